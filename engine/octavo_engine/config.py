@@ -1,0 +1,201 @@
+"""The engine's and the server's settings: two flat frozen records, and the flags derived from their fields.
+
+The only reader of flags and of the environment. Each default is written once, here; each option says its unit and its reason.
+Knows nothing of torch, so that `octavo --help` and the contract tests stay instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, Self, TypeVar
+
+from octavo_engine.errors import InvalidConfiguration
+
+T = TypeVar("T")
+
+
+def option(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:
+    """A dataclass field that is also a flag. `minimum` and `maximum` are inclusive bounds of a number."""
+    return field(default=default, metadata={"help": help, "minimum": minimum, "maximum": maximum})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What to serve and how. Names are vLLM's where the meaning is the same."""
+
+    model: str = option("", "checkpoint: a directory of safetensors or a .gguf file")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto", "type of weights and cache; auto: the checkpoint's own (bfloat16 for quantized GGUF)"
+    )
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: CUDA where there is one, else CPU")
+    attention_backend: Literal["auto", "reference", "torch", "triton"] = option(
+        "auto", "attention kernels; auto: triton on CUDA, torch on CPU; reference is the slow definition of correct"
+    )
+    max_model_len: int | None = option(None, "longest sequence, prompt and output, in tokens; default: the model's", minimum=2)
+    block_size: int = option(16, "tokens in one KV block", minimum=1, maximum=256)
+    gpu_memory_utilization: float = option(
+        0.9, "share of the device's memory that weights, activations and cache may take", minimum=0.05, maximum=1.0
+    )
+    kv_cache_memory_bytes: int | None = option(
+        None, "bytes for the KV cache, instead of a share of the device; default on CPU: a quarter of the container's memory", minimum=1
+    )
+    enable_prefix_caching: bool = option(True, "reuse the KV blocks of prompts that begin alike")
+    prefix_cache_scope: Literal["key", "server"] = option(
+        "key", "who shares prefixes: requests of one API key, or everyone (one trusted tenant)"
+    )
+    enable_chunked_prefill: bool = option(True, "let a long prompt share steps with decodes instead of stalling them")
+    max_num_batched_tokens: int = option(2048, "token budget of one step", minimum=1)
+    max_num_seqs: int = option(256, "requests that run at once", minimum=1, maximum=4096)
+    scheduling_policy: Literal["fcfs"] = option("fcfs", "order of the queue: first come, first served")
+    max_waiting_requests: int | None = option(
+        None, "requests that may wait before new ones get 429; default: 4 x max-num-seqs", minimum=1
+    )
+    max_waiting_prompt_tokens: int = option(1_000_000, "prompt tokens that may wait before new ones get 429", minimum=1)
+    max_prompt_tokens: int | None = option(None, "longest prompt accepted; default: what max-model-len allows", minimum=1)
+    tensor_parallel_size: int = option(1, "devices that share each layer; one is supported by this version", minimum=1, maximum=1)
+    threads: int | None = option(None, "CPU threads of the kernels; default: the container's CPU limit", minimum=1, maximum=1024)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if not self.enable_chunked_prefill and self.max_model_len and self.max_num_batched_tokens < self.max_model_len:
+            raise InvalidConfiguration(
+                f"--no-enable-chunked-prefill computes each prompt in one step: raise --max-num-batched-tokens"
+                f" ({self.max_num_batched_tokens}) to at least --max-model-len ({self.max_model_len})"
+            )
+
+    @property
+    def queue_limit(self) -> int:
+        """Requests that may wait."""
+        return self.max_waiting_requests or 4 * self.max_num_seqs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """How the engine is reached. Port 8000 serves the API, port 8001 everything for operators."""
+
+    served_model_name: str | None = option(None, "name clients use; default: the checkpoint's directory or file name")
+    host: str = option("127.0.0.1", "address of the API")
+    port: int = option(8000, "port of the API", minimum=0, maximum=65535)
+    management_host: str = option("127.0.0.1", "address of metrics, probes and load")
+    management_port: int = option(8001, "port of metrics, probes and load", minimum=0, maximum=65535)
+    api_key: tuple[str, ...] = option((), "key that clients must send as a bearer token; repeatable")
+    api_key_file: str | None = option(None, "file with one key a line, read again when it changes")
+    chat_template: str | None = option(None, "file with a Jinja chat template, instead of the model's own")
+    drain_seconds: float = option(45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600)
+    request_timeout_seconds: float = option(600.0, "longest a request may wait and run", minimum=1, maximum=86400)
+    max_body_bytes: int = option(4 * 1024 * 1024, "longest request body", minimum=1024, maximum=256 * 1024 * 1024)
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+Config = TypeVar("Config", EngineConfig, ServerConfig)
+
+
+def check_bounds(config: EngineConfig | ServerConfig) -> None:
+    """Raise InvalidConfiguration, naming the flag, unless every value lies within its declared bounds and choices."""
+    hints = typing.get_type_hints(type(config))
+    for item in fields(config):
+        value, low, high = getattr(config, item.name), item.metadata["minimum"], item.metadata["maximum"]
+        choices = _choices(hints[item.name])
+        if choices and value not in choices:
+            raise InvalidConfiguration(f"{flag(item.name)} is {value!r}; choose one of {', '.join(choices)}")
+        if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if value != value or (low is not None and value < low) or (high is not None and value > high):
+            raise InvalidConfiguration(f"{flag(item.name)} is {value}; it must be {_range_words(low, high)}")
+
+
+def _range_words(low: float | None, high: float | None) -> str:
+    if low is None:
+        return f"at most {high:g}"
+    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+
+
+def _scalar(hint: Any) -> Any:
+    """The type that parses one value: `int` for `int | None`, `str` for `tuple[str, ...]`."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return next(arm for arm in typing.get_args(hint) if arm is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0]
+    return hint
+
+
+def add_flags(parser: argparse.ArgumentParser, config: type[EngineConfig] | type[ServerConfig]) -> None:
+    """Add one flag for each field of `config`, grouped under the class's name."""
+    group = parser.add_argument_group("engine" if config is EngineConfig else "server")
+    hints = typing.get_type_hints(config)
+    for item in fields(config):
+        _add_flag(group, item, hints[item.name])
+
+
+def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
+    text = item.metadata["help"] + ("" if item.default in (None, "", ()) else f" (default: {item.default})")
+    common: dict[str, Any] = {"dest": item.name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
+    if hint is bool:
+        group.add_argument(flag(item.name), action=argparse.BooleanOptionalAction, **common)
+    elif typing.get_origin(hint) is tuple:
+        group.add_argument(flag(item.name), action="append", type=_scalar(hint), **common)
+    elif choices := _choices(hint):
+        group.add_argument(flag(item.name), choices=choices, **common)
+    else:
+        group.add_argument(flag(item.name), type=_scalar(hint), metavar=_scalar(hint).__name__.upper(), **common)
+
+
+def from_namespace(config: type[Config], parsed: argparse.Namespace) -> Config:
+    """Build `config` from parsed flags; raises InvalidConfiguration naming the flag."""
+    given = {item.name: getattr(parsed, item.name) for item in fields(config) if hasattr(parsed, item.name)}
+    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+
+class FlagParser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are InvalidConfiguration, so that they reach the termination message too."""
+
+    def error(self, message: str) -> typing.NoReturn:
+        """Raise instead of exiting."""
+        raise InvalidConfiguration(message)
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Everything `octavo serve` needs."""
+
+    engine: EngineConfig
+    server: ServerConfig
+
+    @classmethod
+    def parse(cls, args: Sequence[str]) -> Self:
+        """Read the arguments of `octavo serve`; raises InvalidConfiguration naming the flag and the remedy."""
+        parsed = serve_parser().parse_args(args)
+        parsed.model = getattr(parsed, "model", None) or parsed.model_argument
+        if not parsed.model:
+            raise InvalidConfiguration("name a model: octavo serve MODEL, or --model MODEL")
+        return cls(from_namespace(EngineConfig, parsed), from_namespace(ServerConfig, parsed))
+
+
+def serve_parser(prog: str = "octavo serve") -> argparse.ArgumentParser:
+    """The parser of `octavo serve`; abbreviations are off, since a typo must not choose another flag."""
+    parser = FlagParser(prog=prog, allow_abbrev=False, description="Serve a model over the OpenAI API.")
+    parser.add_argument("model_argument", nargs="?", metavar="MODEL", help="the same as --model")
+    add_flags(parser, EngineConfig)
+    add_flags(parser, ServerConfig)
+    return parser
+
+
+def read_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """API keys from `OCTAVO_API_KEY` (several separated by commas): a variable is not visible in a process list."""
+    return tuple(key for key in environment.get("OCTAVO_API_KEY", "").split(",") if key)

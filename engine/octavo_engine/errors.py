@@ -1,0 +1,85 @@
+"""Every error the engine raises on purpose; the type says what the caller does next.
+
+OctavoError
+├── StartupError               the process cannot serve: print `reason: message`, exit non-zero
+│   ├── InvalidConfiguration   a flag, a variable or a combination of them is wrong
+│   ├── ModelNotFound          the path holds no checkpoint
+│   ├── ModelUnsupported       a checkpoint we read but cannot run (architecture, quantization, ...)
+│   ├── CheckpointInvalid      a checkpoint that is damaged or contradicts its own config
+│   └── InsufficientMemory     weights or the smallest useful cache do not fit
+├── RequestError               the client's fault: answer 400 with `param`, nothing reached the engine
+│   └── PromptTooLong          the same, for a prompt that can never fit
+├── Overloaded                 answer 429 with Retry-After: a later try may succeed
+├── Draining                   answer 503 with Retry-After: another replica may take it
+├── RequestFailed              answer 500 with the request's id: this request alone failed
+└── EngineDead                 answer 503: the step loop has ended; the process exits and is restarted
+"""
+
+from __future__ import annotations
+
+
+class OctavoError(Exception):
+    """Base of all deliberate errors; `str(error)` is safe to show to a client: no path, secret or traceback."""
+
+
+class StartupError(OctavoError):
+    """The process cannot serve. `reason` is one CamelCase word that the operator copies into a condition."""
+
+    @property
+    def reason(self) -> str:
+        """The machine-readable cause: the type's own name."""
+        return type(self).__name__
+
+
+class InvalidConfiguration(StartupError):
+    """A flag, a variable, or a combination of them is wrong; the message names it and the remedy."""
+
+
+class ModelNotFound(StartupError):
+    """The given path holds no checkpoint that can be read."""
+
+
+class ModelUnsupported(StartupError):
+    """The checkpoint is sound but cannot be run here; the message names what is supported."""
+
+
+class CheckpointInvalid(StartupError):
+    """The checkpoint is truncated, inconsistent or lacks a tensor; the message names the tensor or the file."""
+
+
+class InsufficientMemory(StartupError):
+    """It does not fit; the message names the setting and the value that would."""
+
+
+class RequestError(OctavoError):
+    """The client's request is wrong. `param` is the field as the client wrote it, e.g. `messages[0].role`."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class PromptTooLong(RequestError):
+    """The prompt, or prompt plus `max_tokens`, exceeds what one sequence may hold."""
+
+
+class Overloaded(OctavoError):
+    """The bounded queue is full. `reason` is a RejectReason value; `retry_after` is in whole seconds, at least 1."""
+
+    def __init__(self, message: str, *, reason: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class Draining(OctavoError):
+    """The server is shutting down and takes no new work."""
+
+
+class RequestFailed(OctavoError):
+    """An internal failure ended this one request; details are in the log under its id."""
+
+
+class EngineDead(OctavoError):
+    """The step loop has ended; no request can be served by this process any more."""

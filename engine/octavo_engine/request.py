@@ -1,0 +1,165 @@
+"""A request and its vocabulary: sampling parameters, statuses, and the typed reason of every decision.
+
+The enums here are at once the label of a metric, the field of a log line and the word in a timeline; each is spelled once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Where a request is. A preempted request is WAITING again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class WaitReason(StrEnum):
+    """Why a request waits."""
+
+    NEW = "new"  # no step has looked at it yet
+    TOKEN_BUDGET = "token_budget"  # this step's tokens are spent
+    KV_FULL = "kv_full"  # its prompt does not fit into the free KV blocks
+    BATCH_FULL = "batch_full"  # max_num_seqs are running
+
+
+class PreemptReason(StrEnum):
+    """Why a running request lost its blocks."""
+
+    KV_FULL = "kv_full"
+
+
+class RejectReason(StrEnum):
+    """Why a request was refused at the door."""
+
+    QUEUE_FULL = "queue_full"  # max_waiting_requests
+    QUEUE_TOKENS_FULL = "queue_tokens_full"  # max_waiting_prompt_tokens
+    INVALID = "invalid"  # 400: the client's fault
+    DRAINING = "draining"
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # an end token, a stop id or a stop string
+    LENGTH = "length"  # max_tokens or the model's window
+    ABORT = "abort"  # the client went away, or the server's drain ran out
+    DEADLINE = "deadline"  # it waited or ran longer than its deadline
+    ERROR = "error"  # an internal failure of this request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen and when to stop. Validated by `check_sampling_params`; units are tokens unless said."""
+
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int | None = None  # None: all
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and output; 1 is none
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None  # None: none; 0: the chosen token's only; k: also the k likeliest
+
+    @property
+    def greedy(self) -> bool:
+        """True when the likeliest token is always taken."""
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token with its natural-log probability under the model's own distribution (before temperature and penalties)."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the runner returns for one request of a step: a token, or the reason why there is none."""
+
+    token_id: int
+    logprob: TokenLogprob | None = None
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None  # set: the token is meaningless and the request ends with ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a request's timeline. `at` is in seconds on the engine's monotonic clock."""
+
+    at: float
+    what: str  # arrived | admitted | first_token | preempted | finished
+    why: str = ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Request:
+    """One sequence being generated; mutable, owned by the scheduler once it is added.
+
+    One rule replaces phases: `num_tokens` tokens are known, `num_computed` of them have their K/V in the cache, and each step
+    computes some of the difference. When nothing is left to compute, the step samples one more token.
+    """
+
+    id: str
+    tokens: list[int]  # prompt, then output
+    params: SamplingParams
+    arrival: float  # seconds, the engine's monotonic clock
+    namespace: str = ""  # prefixes are shared within one namespace only
+    deadline: float = math.inf  # seconds, the same clock
+    num_prompt: int = field(init=False)
+    num_computed: int = 0
+    num_cached: int = 0  # prompt tokens found in the prefix cache at the first admission
+    num_recompute: int = 0  # tokens still to compute a second time after a preemption
+    num_preemptions: int = 0
+    status: Status = Status.WAITING
+    finish_reason: FinishReason | None = None
+    blocks: list[int] = field(default_factory=list)  # block table: block i holds tokens [i * block_size, ...)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.tokens)
+        self.events.append(Event(self.arrival, "arrived"))
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens: the prompt and what was generated so far."""
+        return len(self.tokens)
+
+    @property
+    def num_output(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_missing(self) -> int:
+        """Known tokens whose K/V is not in the cache yet."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The generated tokens (a copy)."""
+        return self.tokens[self.num_prompt :]
+
+    @property
+    def max_total_tokens(self) -> int:
+        """The length at which it ends whatever happens."""
+        return self.num_prompt + self.params.max_tokens
+
+    def note(self, at: float, what: str, why: str = "") -> None:
+        """Add a line to the timeline."""
+        self.events.append(Event(at, what, why))
