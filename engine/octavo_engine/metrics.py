@@ -1,0 +1,286 @@
+"""Every metric of the engine: its name, what it means, and when it is counted. docs/METRICS.md says how to read it.
+
+Base units, counters rather than rates, one common label `model_name`. Label values come from the enums of `request`, so
+nothing that a user sends makes a new series. Recording happens in the step thread; `rejected` is the server's. Gauges
+about the queue and the cache are read from the scheduler at scrape, so they are right at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Metric
+
+from octavo_engine.batch import Batch, SchedulerStats, Slice
+from octavo_engine.instruments import Instruments
+from octavo_engine.request import FinishReason, PreemptReason, RejectReason, Request, Status, WaitReason
+
+# fmt: off
+TOKEN_SECONDS = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+    0.5, 0.75, 1, 2, 5, 10,
+)
+"""Bounds for what happens once a step: dense where users feel a difference, 2 to 200 ms."""
+FIRST_TOKEN_SECONDS = (
+    0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 30, 60,
+    120, 300,
+)
+"""Bounds for what a user waits for before the first word."""
+REQUEST_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 120, 300, 600)
+"""Bounds for what lasts as long as an answer."""
+# fmt: on
+TOKENS = tuple(float(1 << power) for power in range(18))
+"""Bounds for numbers of tokens: powers of two up to 131,072."""
+
+
+class Source(StrEnum):
+    """Where the K/V of a prompt token came from."""
+
+    COMPUTED = "computed"
+    CACHED = "cached"  # found in the prefix cache
+    RECOMPUTED = "recomputed"  # computed a second time, after a preemption (generated tokens included)
+
+
+class StepKind(StrEnum):
+    """What a step computed: see `Batch.kind`."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+class Lookup(StrEnum):
+    """What the prefix cache said of a prompt token."""
+
+    HIT = "hit"
+    MISS = "miss"
+
+
+class PromptRate:
+    """How fast prompts are computed while some wait: prompt tokens a second, the recent past weighing most.
+
+    Steps that only decode count as far as a prompt waited through them: the next in the queue will see their like.
+    """
+
+    MEMORY_SECONDS = 30.0
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = self._decoding = 0.0
+
+    def step(self, tokens: int, seconds: float, waited: float) -> None:
+        """Account for one step: `waited` is the longest that a prompt admitted in it had waited."""
+        if not tokens:
+            self._decoding += seconds
+            return
+        seconds += min(self._decoding, waited)
+        keep = math.exp(-seconds / self.MEMORY_SECONDS)
+        self._tokens = self._tokens * keep + tokens
+        self._seconds = self._seconds * keep + seconds
+        self._decoding = 0.0
+
+    def seconds_for(self, tokens: int) -> float | None:
+        """How long `tokens` would take; None before the first prompt was computed."""
+        if not tokens:
+            return 0.0
+        return tokens * self._seconds / self._tokens if self._tokens else None
+
+
+class Metrics:
+    """All series of one engine on `registry`. `stats` is called at scrape, by that thread; `clock` is the engine's."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        model_name: str,
+        stats: Callable[[], SchedulerStats],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stats, self._clock = stats, clock
+        self._last_token: dict[Request, float] = {}  # when each running request got its latest token
+        # Of preempted requests, how many of their first tokens were computed before.
+        self._computed_before: dict[Request, int] = {}
+        self._prompt_rate = PromptRate()
+        self._instruments = Instruments(registry, model_name=model_name)
+        self._declare_latencies(self._instruments)
+        self._declare_counters(self._instruments)
+        self._declare_steps(self._instruments)
+        self._instruments.live(self._queue)
+        self._instruments.live(self._cache)
+
+    def _declare_latencies(self, make: Instruments) -> None:
+        self._first_token = make.histogram(
+            "octavo_time_to_first_token_seconds",
+            "from receipt of the HTTP request to its first token",
+            FIRST_TOKEN_SECONDS,
+        )
+        self._inter_token = make.histogram(
+            "octavo_inter_token_latency_seconds",
+            "between two tokens of one request, preemptions included",
+            TOKEN_SECONDS,
+        )
+        self._queued = make.histogram(
+            "octavo_request_queue_seconds", "from receipt to admission, or to the end without one", FIRST_TOKEN_SECONDS
+        )
+        self._prefill = make.histogram(
+            "octavo_request_prefill_seconds", "from admission to the first token", FIRST_TOKEN_SECONDS
+        )
+        self._decode = make.histogram(
+            "octavo_request_decode_seconds", "from the first token to the last, whole answers", REQUEST_SECONDS
+        )
+        self._end_to_end = make.histogram(
+            "octavo_request_end_to_end_seconds", "from receipt to the end, whole answers", REQUEST_SECONDS
+        )
+        self._prompt_length = make.histogram(
+            "octavo_request_prompt_tokens", "prompt tokens of a request, counted at admission", TOKENS
+        )
+        self._output_length = make.histogram(
+            "octavo_request_generation_tokens", "generated tokens of a request that ended", TOKENS
+        )
+
+    def _declare_counters(self, make: Instruments) -> None:
+        self._generated = make.counter("octavo_generation_tokens_total", "generated tokens")
+        self._prompt = make.counters(
+            "octavo_prompt_tokens_total", "prompt tokens by where their K/V came from", "source", Source
+        )
+        self._lookups = make.counters(
+            "octavo_prefix_cache_tokens_total",
+            "prompt tokens looked up in the prefix cache, once, at admission",
+            "result",
+            Lookup,
+        )
+        self._evicted = make.counter(
+            "octavo_prefix_cache_evicted_blocks_total", "cached blocks given up for new tokens"
+        )
+        self._preempted = make.counters(
+            "octavo_preemptions_total", "running requests that lost their blocks", "reason", PreemptReason
+        )
+        self._finished = make.counters("octavo_requests_total", "requests that ended", "finish_reason", FinishReason)
+        self._rejected = make.counters(
+            "octavo_requests_rejected_total", "requests refused at the door", "reason", RejectReason
+        )
+
+    def _declare_steps(self, make: Instruments) -> None:
+        self._step_seconds = make.histograms(
+            "octavo_step_seconds", "duration of one step", TOKEN_SECONDS, "kind", StepKind
+        )
+        self._step_tokens = make.histogram("octavo_step_tokens", "tokens computed in one step", TOKENS)
+        self._startup = make.gauges(
+            "octavo_startup_seconds", "duration of a phase of the start, once it is over", "phase"
+        )
+        self._engine_labels = make.info("octavo_engine", "what runs: version, data type, device, kernels")
+        self._cache_labels = make.info("octavo_cache", "the KV cache: block size, blocks, prefix caching")
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def step(self, batch: Batch, seconds: float) -> None:
+        """Account for a step that took `seconds`, when its slices are computed."""
+        for request, why in batch.preempted:
+            self._preempted[why].add()
+            if request.status is not Status.FINISHED:
+                # A second preemption may come before the request caught up with the first.
+                self._computed_before[request] = max(self._computed_before.get(request, 0), request.num_recompute)
+        waited = max([self._admit(request) for request in batch.admitted], default=0.0)
+        self._evicted.add(batch.evicted_blocks)
+        if batch.slices:
+            prompt_tokens = sum(self._count_prompt(piece) for piece in batch.slices)
+            self._prompt_rate.step(prompt_tokens, seconds, waited)
+            self._step_seconds[StepKind(batch.kind)].observe(seconds)
+            self._step_tokens.observe(batch.num_tokens)
+
+    def _admit(self, request: Request) -> float:
+        """Count a request's first admission; returns the seconds it had waited (0 for a later one)."""
+        if request.num_preemptions:
+            return 0.0
+        waited = (_time_of(request, "admitted") or request.arrival) - request.arrival
+        self._queued.observe(waited)
+        self._prompt_length.observe(request.num_prompt)
+        self._prompt[Source.CACHED].add(request.num_cached)
+        self._lookups[Lookup.HIT].add(request.num_cached)
+        self._lookups[Lookup.MISS].add(request.num_prompt - request.num_cached)
+        return waited
+
+    def _count_prompt(self, piece: Slice) -> int:
+        """Count the slice's tokens that are not a decode's own; returns how many those are."""
+        request, start, stop = piece.request, piece.start, piece.stop
+        again = max(0, min(stop, self._computed_before.get(request, 0)) - start)
+        first = max(0, min(stop, request.num_prompt) - start - again)
+        if again:
+            self._prompt[Source.RECOMPUTED].add(again)
+        if first:
+            self._prompt[Source.COMPUTED].add(first)
+        return again + first
+
+    def token(self, request: Request, at: float) -> None:
+        """Account for one generated token, known at `at` on the engine's clock."""
+        self._generated.add()
+        before = self._last_token.get(request)
+        self._last_token[request] = at
+        if before is not None:
+            self._inter_token.observe(at - before)
+            return
+        self._first_token.observe(at - request.arrival)
+        if (admitted := _time_of(request, "admitted")) is not None:
+            self._prefill.observe(at - admitted)
+
+    def finished(self, request: Request, at: float) -> None:
+        """Account for the end of a request, whatever its reason (set by then), exactly once."""
+        last_token = self._last_token.pop(request, None)
+        self._computed_before.pop(request, None)
+        assert request.finish_reason is not None
+        self._finished[request.finish_reason].add()
+        self._output_length.observe(request.num_output)
+        if _time_of(request, "admitted") is None:
+            self._queued.observe(at - request.arrival)
+        if request.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._end_to_end.observe(at - request.arrival)
+            if last_token is not None and (first_token := _time_of(request, "first_token")) is not None:
+                self._decode.observe(last_token - first_token)
+
+    def rejected(self, reason: RejectReason) -> None:
+        """Count a request refused at the door."""
+        self._rejected[reason].add()
+
+    def startup(self, phase: str, seconds: float) -> None:
+        """Record how long a phase of the start took. `phase` is one of our own words."""
+        self._startup[phase] = seconds
+
+    def engine_info(self, **labels: str) -> None:
+        """Set labels of `octavo_engine_info`."""
+        self._engine_labels.update(labels)
+
+    def cache_info(self, **labels: str) -> None:
+        """Set labels of `octavo_cache_info`."""
+        self._cache_labels.update(labels)
+
+    # -- at scrape -----------------------------------------------------------------------------------------------------
+
+    def _queue(self) -> Iterable[Metric]:
+        """The queue now."""
+        gauge, stats = self._instruments.gauge_family, self._stats()
+        waiting = {reason: stats.waiting.get(reason, 0) for reason in WaitReason}
+        oldest = 0.0 if stats.oldest_arrival is None else max(0.0, self._clock() - stats.oldest_arrival)
+        estimated = self._prompt_rate.seconds_for(stats.waiting_prompt_tokens)
+        yield gauge("octavo_requests_waiting", "requests that wait, by what they wait for", waiting, "reason")
+        yield gauge("octavo_requests_running", "requests that hold KV blocks", stats.running)
+        yield gauge("octavo_queue_oldest_seconds", "how long the oldest waiting request has waited", oldest)
+        if estimated is not None:
+            yield gauge("octavo_estimated_queue_seconds", "prompt tokens that wait, over the recent rate", estimated)
+
+    def _cache(self) -> Iterable[Metric]:
+        """The KV cache now."""
+        gauge, stats = self._instruments.gauge_family, self._stats()
+        blocks = {"free": stats.free_blocks, "cached": stats.cached_blocks, "used": stats.used_blocks}
+        yield gauge("octavo_kv_cache_usage_ratio", "share of the KV blocks that running requests hold", stats.kv_usage)
+        yield gauge("octavo_kv_blocks", "KV blocks by state; cached ones are free on demand", blocks, "state")
+        yield gauge(
+            "octavo_kv_waste_ratio", "share of the token slots in used blocks that hold no token", stats.kv_waste
+        )
+
+
+def _time_of(request: Request, what: str) -> float | None:
+    """When `what` first happened to a request."""
+    return next((event.at for event in request.events if event.what == what), None)
