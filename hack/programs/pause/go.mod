@@ -1,0 +1,3 @@
+module octavo.dev/hack/pause
+
+go 1.24
