@@ -10,21 +10,20 @@ from octavo_engine.request import PreemptReason, Request, WaitReason
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Tokens `[start, start + count)` of one request, to be computed in this step."""
+    """Tokens `[start, start + count)` of one request, to be computed in this step.
+
+    `samples`: the slice reaches the last token known when it was planned, so that its logits give the next one.
+    """
 
     request: Request
     start: int
     count: int
+    samples: bool
 
     @property
     def stop(self) -> int:
         """One past the last token computed."""
         return self.start + self.count
-
-    @property
-    def samples(self) -> bool:
-        """True when the slice reaches the last known token, so that its logits give the next one."""
-        return self.stop == self.request.num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,7 @@ class SchedulerStats:
     cached_blocks: int = 0  # findable prefixes that nobody uses: free on demand
     used_blocks: int = 0
     unused_slots: int = 0  # token slots in used blocks that hold no token yet
+    block_size: int = 1  # token slots in a block
 
     @property
     def total_blocks(self) -> int:
@@ -77,3 +77,9 @@ class SchedulerStats:
     def kv_usage(self) -> float:
         """Share of the blocks that running requests hold, 0 to 1."""
         return self.used_blocks / self.total_blocks if self.total_blocks else 0.0
+
+    @property
+    def kv_waste(self) -> float:
+        """Share of the token slots in used blocks that hold no token, 0 to 1."""
+        slots = self.used_blocks * self.block_size
+        return self.unused_slots / slots if slots else 0.0

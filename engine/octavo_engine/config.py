@@ -1,12 +1,13 @@
 """The engine's and the server's settings: two flat frozen records, and the flags derived from their fields.
 
-The only reader of flags and of the environment. Each default is written once, here; each option says its unit and its reason.
-Knows nothing of torch, so that `octavo --help` and the contract tests stay instant.
+The only reader of flags and of the environment. Each default is written once, here; each option says its unit and its
+reason. Knows nothing of torch, so that `octavo --help` and the contract tests stay instant.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -35,13 +36,17 @@ class EngineConfig:
     attention_backend: Literal["auto", "reference", "torch", "triton"] = option(
         "auto", "attention kernels; auto: triton on CUDA, torch on CPU; reference is the slow definition of correct"
     )
-    max_model_len: int | None = option(None, "longest sequence, prompt and output, in tokens; default: the model's", minimum=2)
+    max_model_len: int | None = option(
+        None, "longest sequence, prompt and output, in tokens; default: the model's", minimum=2
+    )
     block_size: int = option(16, "tokens in one KV block", minimum=1, maximum=256)
     gpu_memory_utilization: float = option(
         0.9, "share of the device's memory that weights, activations and cache may take", minimum=0.05, maximum=1.0
     )
     kv_cache_memory_bytes: int | None = option(
-        None, "bytes for the KV cache, instead of a share of the device; default on CPU: a quarter of the container's memory", minimum=1
+        None,
+        "bytes for the KV cache, instead of a share of the device; default on CPU: a quarter of the container's memory",
+        minimum=1,
     )
     enable_prefix_caching: bool = option(True, "reuse the KV blocks of prompts that begin alike")
     prefix_cache_scope: Literal["key", "server"] = option(
@@ -55,9 +60,15 @@ class EngineConfig:
         None, "requests that may wait before new ones get 429; default: 4 x max-num-seqs", minimum=1
     )
     max_waiting_prompt_tokens: int = option(1_000_000, "prompt tokens that may wait before new ones get 429", minimum=1)
-    max_prompt_tokens: int | None = option(None, "longest prompt accepted; default: what max-model-len allows", minimum=1)
-    tensor_parallel_size: int = option(1, "devices that share each layer; one is supported by this version", minimum=1, maximum=1)
-    threads: int | None = option(None, "CPU threads of the kernels; default: the container's CPU limit", minimum=1, maximum=1024)
+    max_prompt_tokens: int | None = option(
+        None, "longest prompt accepted; default: what max-model-len allows", minimum=1
+    )
+    tensor_parallel_size: int = option(
+        1, "devices that share each layer; one is supported by this version", minimum=1, maximum=1
+    )
+    threads: int | None = option(
+        None, "CPU threads of the kernels; default: the container's CPU limit", minimum=1, maximum=1024
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -85,7 +96,9 @@ class ServerConfig:
     api_key: tuple[str, ...] = option((), "key that clients must send as a bearer token; repeatable")
     api_key_file: str | None = option(None, "file with one key a line, read again when it changes")
     chat_template: str | None = option(None, "file with a Jinja chat template, instead of the model's own")
-    drain_seconds: float = option(45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600)
+    drain_seconds: float = option(
+        45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600
+    )
     request_timeout_seconds: float = option(600.0, "longest a request may wait and run", minimum=1, maximum=86400)
     max_body_bytes: int = option(4 * 1024 * 1024, "longest request body", minimum=1024, maximum=256 * 1024 * 1024)
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")
@@ -107,7 +120,7 @@ def check_bounds(config: EngineConfig | ServerConfig) -> None:
             raise InvalidConfiguration(f"{flag(item.name)} is {value!r}; choose one of {', '.join(choices)}")
         if value is None or isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if value != value or (low is not None and value < low) or (high is not None and value > high):
+        if math.isnan(value) or (low is not None and value < low) or (high is not None and value > high):
             raise InvalidConfiguration(f"{flag(item.name)} is {value}; it must be {_range_words(low, high)}")
 
 
@@ -158,8 +171,12 @@ def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:
 
 def from_namespace(config: type[Config], parsed: argparse.Namespace) -> Config:
     """Build `config` from parsed flags; raises InvalidConfiguration naming the flag."""
-    given = {item.name: getattr(parsed, item.name) for item in fields(config) if hasattr(parsed, item.name)}
-    return config(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    given: dict[str, Any] = {}
+    for item in fields(config):
+        if hasattr(parsed, item.name):
+            value = getattr(parsed, item.name)
+            given[item.name] = tuple(value) if isinstance(value, list) else value
+    return config(**given)
 
 
 class FlagParser(argparse.ArgumentParser):

@@ -1,6 +1,7 @@
 """A request and its vocabulary: sampling parameters, statuses, and the typed reason of every decision.
 
-The enums here are at once the label of a metric, the field of a log line and the word in a timeline; each is spelled once.
+The enums here are at once the label of a metric, the field of a log line and the word in a timeline; each is spelled
+once.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen and when to stop. Validated by `check_sampling_params`; units are tokens unless said."""
+    """How the next token is chosen and when to stop. Validated by `check_sampling_params`; units are tokens unless
+    said."""
 
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -82,7 +84,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token with its natural-log probability under the model's own distribution (before temperature and penalties)."""
+    """A token with its natural-log probability under the model's own distribution (before temperature and
+    penalties)."""
 
     token_id: int
     logprob: float
@@ -111,8 +114,8 @@ class Event:
 class Request:
     """One sequence being generated; mutable, owned by the scheduler once it is added.
 
-    One rule replaces phases: `num_tokens` tokens are known, `num_computed` of them have their K/V in the cache, and each step
-    computes some of the difference. When nothing is left to compute, the step samples one more token.
+    One rule replaces phases: `num_tokens` tokens are known, `num_computed` of them have their K/V in the cache, and
+    each step computes some of the difference. When nothing is left to compute, the step samples one more token.
     """
 
     id: str

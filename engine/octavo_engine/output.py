@@ -1,0 +1,65 @@
+"""From sampled tokens to what a client sees: text that is safe to send, and the decision to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo_engine.request import FinishReason, Request, Sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step added to a request's answer. `tokens` are those that belong to the text: a token that ends it is
+    not one.
+
+    `text` lags behind `tokens` while UTF-8 is incomplete or a stop string may be beginning.
+    """
+
+    text: str
+    tokens: tuple[Sampled, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None  # the stop string or stop id that matched
+
+
+class IncrementalText(Protocol):
+    """The detokenizer of one request."""
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that matched, if any."""
+
+    def push(self, token_id: int) -> str:
+        """Take a token; return the text that is safe to send."""
+
+    def finish(self) -> str:
+        """Return what was held back."""
+
+
+class Answer:
+    """The growing answer to one request."""
+
+    def __init__(self, request: Request, text: IncrementalText, *, eos_ids: frozenset[int], max_model_len: int) -> None:
+        self._request = request
+        self._text = text
+        params = request.params
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._end_ids = self._stop_ids if params.ignore_eos else self._stop_ids | eos_ids
+        self._limit = min(request.max_total_tokens, max_model_len)
+
+    def push(self, sampled: Sampled) -> Delta:
+        """Take the token just appended to the request and decide whether it was the last."""
+        token, request = sampled.token_id, self._request
+        if token in self._end_ids and request.num_output > request.params.min_tokens:
+            reason = token if token in self._stop_ids else None
+            return Delta(self._text.finish(), (), FinishReason.STOP, reason)
+        text = self._text.push(token)
+        if (stop := self._text.stopped) is not None:
+            return Delta(text, (sampled,), FinishReason.STOP, stop)
+        if request.num_tokens >= self._limit:
+            return Delta(text + self._text.finish(), (sampled,), FinishReason.LENGTH)
+        return Delta(text, (sampled,))
+
+    def end(self, reason: FinishReason) -> Delta:
+        """The last words of a request that is ended from outside."""
+        return Delta(self._text.finish(), (), reason)

@@ -1,0 +1,1 @@
+"""Computes a batch: tensors in, sampled tokens out. Knows nothing of queues, block accounting or text."""

@@ -1,0 +1,135 @@
+"""The KV blocks of requests: shared prefixes on admission, new blocks on demand, everything back at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from octavo_engine.request import Request
+from octavo_engine.scheduling.block_pool import BlockPool
+from octavo_engine.scheduling.prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The cached beginning of a request: its blocks, and how many of those count as available until it is admitted."""
+
+    blocks: tuple[int, ...] = ()
+    num_idle: int = 0
+
+
+class KVCache:
+    """Block tables over a pool and a prefix cache. After every call: free + cached + used == total."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True) -> None:
+        self.block_size = block_size
+        self._pool = BlockPool(num_blocks)
+        self._prefixes = PrefixCache(block_size) if enable_prefix_caching else None
+        self.evicted_blocks = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks."""
+        return self._pool.total
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return self._pool.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody holds but a later request may find; evicted on demand."""
+        return self._prefixes.num_idle if self._prefixes else 0
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that a request can get."""
+        return self.num_free + self.num_cached
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that requests hold."""
+        return self.num_blocks - self.num_available
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def find_prefix(self, request: Request) -> Prefix:
+        """The longest cached prefix of the known tokens, leaving at least one to compute: its logits give the next
+        token."""
+        if self._prefixes is None:
+            return Prefix()
+        blocks = self._prefixes.find(request.namespace, request.tokens)
+        if len(blocks) * self.block_size >= request.num_tokens:
+            blocks.pop()
+        return Prefix(tuple(blocks), sum(self._pool.users(block) == 0 for block in blocks))
+
+    def attach(self, request: Request, prefix: Prefix) -> None:
+        """Give a request without blocks its cached prefix; those tokens count as computed."""
+        assert not request.blocks
+        for block in prefix.blocks:
+            if self._pool.hold(block) == 1:
+                self._tree.set_busy(block)
+        request.blocks.extend(prefix.blocks)
+        request.num_computed = len(prefix.blocks) * self.block_size
+
+    def missing_blocks(self, request: Request, num_tokens: int) -> int:
+        """Blocks to be taken before the first `num_tokens` tokens of a request have a place."""
+        return max(0, self.blocks_for(num_tokens) - len(request.blocks))
+
+    def grow(self, request: Request, num_tokens: int) -> bool:
+        """Extend the block table to `num_tokens` tokens, evicting old prefixes as needed; False, and no change, if it
+        cannot."""
+        missing = self.missing_blocks(request, num_tokens)
+        if missing > self.num_available:
+            return False
+        for _ in range(missing):
+            if not self._pool.num_free:
+                self._pool.give_back([self._tree.evict()])
+                self.evicted_blocks += 1
+            request.blocks.append(self._pool.take())
+        return True
+
+    def publish(self, request: Request, start: int, stop: int) -> None:
+        """Make the blocks that tokens `[start, stop)` completed findable, now that their K/V is written."""
+        if self._prefixes is None:
+            return
+        size = self.block_size
+        for index in range(start // size, stop // size):
+            block = request.blocks[index]
+            parent = request.blocks[index - 1] if index else None
+            tokens = tuple(request.tokens[index * size : (index + 1) * size])
+            known = self._prefixes.insert(request.namespace, parent, tokens, block)
+            if known != block:
+                self._replace(request, index, known)
+
+    def _replace(self, request: Request, index: int, known: int) -> None:
+        """Use the equal block that another request wrote first, and free our copy."""
+        if self._pool.hold(known) == 1:
+            self._tree.set_busy(known)
+        self._release_blocks([request.blocks[index]])
+        request.blocks[index] = known
+
+    def release(self, request: Request) -> None:
+        """Take a request's blocks away; full ones stay findable. Its tokens count as not computed."""
+        # The last block first: of two idle blocks of one sequence the later is then the older, and leaves are evicted
+        # first.
+        self._release_blocks(reversed(request.blocks))
+        request.blocks.clear()
+        request.num_computed = 0
+
+    def _release_blocks(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if self._pool.drop(block):
+                continue
+            if self._prefixes is not None and block in self._prefixes:
+                self._prefixes.set_idle(block)
+            else:
+                self._pool.give_back([block])
+
+    @property
+    def _tree(self) -> PrefixCache:
+        assert self._prefixes is not None
+        return self._prefixes
