@@ -1,0 +1,85 @@
+"""The contract of attention: the tensors of one step, what a set of kernels offers, and the choice of one set.
+
+Owns no arithmetic. The order of a step's tokens is: sequences with exactly one query token first, the others after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+Backend = Literal["reference", "torch", "triton"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLayout:
+    """Where the tokens of one step lie, in their sequences and in the cache. All tensors are on the model's device."""
+
+    positions: Tensor  # int64 [tokens], index of each token in its sequence
+    slots: Tensor  # int64 [tokens], block * block_size + offset at which the token's key and value are stored
+    query_start: Tensor  # int32 [sequences + 1], first token of each sequence; the last entry is the number of tokens
+    context_lens: Tensor  # int32 [sequences], tokens of the sequence including this step's
+    block_tables: Tensor  # int32 [sequences, max_blocks], padded with 0
+    max_query: int  # most tokens one sequence computes in this step
+    max_context: int  # largest of context_lens
+    num_decodes: int  # the first num_decodes sequences compute exactly one token
+
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""`(query [tokens, heads, dim], key_cache, value_cache [blocks, block_size, kv_heads, dim]) -> [tokens, heads, dim]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What, besides the layout, a step's attention depends on; the same for every layer with the same window."""
+
+    block_size: int  # tokens in one block
+    scale: float  # factor on query x key
+    sliding_window: int | None = None  # a token sees itself and the sliding_window - 1 before it; None: all before it
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernels:
+    """One set of kernels. All sets compute the same function.
+
+    `write_kv(key, value, key_cache, value_cache, slots)` stores `[tokens, kv_heads, dim]` at `slots`.
+    `prepare(layout, shape)` does, once a step, all that depends on the layout alone, and returns what each layer calls.
+    A kernel reads no slot outside the sequence's own `context_lens` tokens: whatever lies there never shows.
+    """
+
+    name: str
+    write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
+    prepare: Callable[[StepLayout, AttentionShape], Attend]
+
+    def attend(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        layout: StepLayout,
+        scale: float,
+        sliding_window: int | None = None,
+    ) -> Tensor:
+        """Prepare and attend at once, for a single layer: causal attention of each query over its sequence's cache."""
+        shape = AttentionShape(key_cache.shape[1], scale, sliding_window)
+        return self.prepare(layout, shape)(query, key_cache, value_cache)
+
+
+def choose(backend: Backend) -> AttentionKernels:
+    """The kernels of that name. Imported on demand: Triton is not there on every machine."""
+    match backend:
+        case "reference":
+            from octavo_engine.kernels import torch_reference
+
+            return torch_reference.KERNELS
+        case "torch":
+            from octavo_engine.kernels import torch_paged
+
+            return torch_paged.KERNELS
+        case "triton":
+            from octavo_engine.kernels import triton_decode
+
+            return triton_decode.KERNELS
