@@ -1,0 +1,73 @@
+"""A tokenizer from a Hugging Face directory: tokenizer.json and the configs beside it. No remote code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
+from octavo_engine.tokenizer.source import TokenizerSource
+
+
+def read_huggingface_tokenizer(directory: Path) -> TokenizerSource:
+    """Read the directory; raises ModelUnsupported without a tokenizer.json, CheckpointInvalid for a damaged file."""
+    if not (directory / "tokenizer.json").is_file():
+        raise ModelUnsupported("the checkpoint has no tokenizer.json; save it with a fast tokenizer of transformers")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as error:  # the library raises plain Exception for everything
+        raise CheckpointInvalid("tokenizer.json cannot be read") from error
+    backend.no_padding()  # a training set-up left in the file must not change ids
+    backend.no_truncation()
+    config = _read_json(directory / "tokenizer_config.json")
+    eos_token = _content(config.get("eos_token"))
+    return TokenizerSource(
+        backend=backend,
+        eos_ids=_eos_ids(directory, backend, eos_token),
+        bos_token=_content(config.get("bos_token")),
+        eos_token=eos_token,
+        chat_template=_chat_template(directory, config),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointInvalid(f"{path.name} is not JSON") from error
+    if not isinstance(value, dict):
+        raise CheckpointInvalid(f"{path.name} is not a JSON object")
+    return value
+
+
+def _content(token: Any) -> str | None:
+    """A special token is written as a string or as a record with `content`."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _eos_ids(directory: Path, backend: tokenizers.Tokenizer, eos_token: str | None) -> tuple[int, ...]:
+    """Every id that ends a turn: the generation config's, else the model config's, and the tokenizer's own."""
+    ids: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        listed = _read_json(directory / name).get("eos_token_id")
+        if listed is not None:
+            ids = listed if isinstance(listed, list) else [listed]
+            break
+    own = backend.token_to_id(eos_token) if eos_token else None
+    return tuple(dict.fromkeys([*ids, *([] if own is None else [own])]))
+
+
+def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
+    """The file beside the tokenizer, else the config's; of several named templates the one called `default`."""
+    beside = directory / "chat_template.jinja"
+    if beside.is_file():
+        return beside.read_text("utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        return next((item.get("template") for item in template if item.get("name") == "default"), None)
+    return template
