@@ -1,0 +1,175 @@
+"""The dashboards are what the code says, and every query of theirs names series and labels that the engine exports."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+from prometheus_series import TARGET_LABELS, Series, engine_series
+from promql_parser import AggregateExpr, Call, MatchOp, MatrixSelector, VectorSelector
+
+from boards.__main__ import FOLDER, outdated
+
+pytestmark = pytest.mark.contract
+
+SERIES = engine_series()
+BOARDS = sorted(FOLDER.glob("*.json"))
+VARIABLES = {"$__rate_interval": "5m", "$percentile": "0.99"}  # those that stand outside of strings
+THE_FOUR = ["Time to first token", "Inter-token latency", "Throughput", "Queue depth"]
+
+
+def load(path: Path) -> dict[str, Any]:
+    board: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return board
+
+
+def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def expressions(board: dict[str, Any]) -> Iterator[str]:
+    """Every PromQL of a board: the panels' and what stands inside the variables' `label_values(...)`."""
+    for panel in panels(board):
+        yield from (target["expr"] for target in panel["targets"])
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+            assert found, variable["query"]
+            yield f"group by ({found[2]}) ({found[1]})"
+
+
+QUERIES = [(path.name, expr) for path in BOARDS for expr in expressions(load(path))]
+
+
+def parse(expr: str) -> promql_parser.Expr:
+    for variable, value in VARIABLES.items():
+        expr = expr.replace(variable, value)
+    parsed: promql_parser.Expr = promql_parser.parse(expr)
+    return parsed
+
+
+def nodes(tree: promql_parser.Expr) -> list[Any]:
+    found: list[Any] = []
+    promql_parser.walk(tree, found.append)
+    return found
+
+
+def selectors(tree: promql_parser.Expr) -> list[VectorSelector]:
+    flat = (node.vector_selector if isinstance(node, MatrixSelector) else node for node in nodes(tree))
+    return [node for node in flat if isinstance(node, VectorSelector)]
+
+
+def series_of(selector: VectorSelector) -> Series:
+    assert selector.name in SERIES, f"the engine exports no {selector.name}"
+    return SERIES[selector.name]
+
+
+def problems(expr: str) -> list[str]:
+    """What is wrong with a query, in words; raises on a syntax error."""
+    tree = parse(expr)
+    found = [f"no series {each.name}" for each in selectors(tree) if each.name not in SERIES]
+    if found:
+        return found
+    for selector in selectors(tree):
+        found += matcher_problems(selector, SERIES[str(selector.name)])
+    for node in nodes(tree):
+        if isinstance(node, AggregateExpr) and node.modifier:
+            known = TARGET_LABELS.union(*(SERIES[str(each.name)].labels for each in selectors(node.expr)))
+            found += [f"no label {label} to group by" for label in node.modifier.labels if label not in known]
+        if isinstance(node, Call):
+            found += call_problems(node)
+    return found
+
+
+def matcher_problems(selector: VectorSelector, series: Series) -> Iterator[str]:
+    for matcher in selector.matchers.matchers:
+        if matcher.name not in TARGET_LABELS | set(series.labels):
+            yield f"{selector.name} has no label {matcher.name}"
+        elif matcher.op == MatchOp.Equal and matcher.value not in series.labels.get(matcher.name, {matcher.value}):
+            yield f"{selector.name} never has {matcher.name}={matcher.value}"
+
+
+def call_problems(call: Call) -> Iterator[str]:
+    counted = [series_of(each).type for each in selectors(call)]
+    if call.func.name in ("rate", "increase") and not set(counted) <= {"counter", "histogram"}:
+        yield f"{call.func.name} of a gauge"
+    if call.func.name == "histogram_quantile" and not all(
+        str(each.name).endswith("_bucket") for each in selectors(call)
+    ):
+        yield "histogram_quantile of something without buckets"
+
+
+def test_files_are_what_the_code_says() -> None:
+    assert outdated() == [], "run `make generate`"
+
+
+def test_there_is_a_service_board() -> None:
+    assert "service.json" in [path.name for path in BOARDS]
+
+
+@pytest.mark.parametrize(("name", "expr"), QUERIES)
+def test_every_query_names_what_the_engine_exports(name: str, expr: str) -> None:
+    assert problems(expr) == []
+
+
+@pytest.mark.parametrize(
+    ("expr", "problem"),
+    [
+        ("sum(octavo_nonsense)", "no series octavo_nonsense"),
+        ('octavo_requests_waiting{why="new"}', "octavo_requests_waiting has no label why"),
+        ('octavo_requests_waiting{reason="boredom"}', "octavo_requests_waiting never has reason=boredom"),
+        ("sum by (kind) (octavo_requests_waiting)", "no label kind to group by"),
+        ("rate(octavo_requests_running[5m])", "rate of a gauge"),
+        ("histogram_quantile(0.5, octavo_requests_running)", "histogram_quantile of something without buckets"),
+    ],
+)
+def test_the_check_finds_faults(expr: str, problem: str) -> None:
+    assert problems(expr) == [problem]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.name)
+def test_boards_can_be_linked_to_and_read(path: Path) -> None:
+    board = load(path)
+    assert re.fullmatch(r"octavo-[a-z-]+", board["uid"])
+    assert [variable["name"] for variable in board["templating"]["list"]][:4] == [
+        "datasource",
+        "namespace",
+        "service",
+        "pod",
+    ]
+    titles = [panel["title"] for panel in panels(board)]
+    assert len(titles) == len(set(titles))
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in panels(board):
+        assert panel["description"], panel["title"]
+        assert panel["datasource"]["uid"] == "$datasource"
+        assert panel["type"] == "table" or panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.name)
+def test_panels_lie_on_the_grid_without_overlap(path: Path) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in load(path)["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }  # fmt: skip
+        assert all(0 <= x < 24 for x, _ in cells), panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_service_board_begins_with_the_four_metrics() -> None:
+    board = load(FOLDER / "service.json")
+    first = panels(board)[:4]
+    assert [panel["title"] for panel in first] == THE_FOUR
+    for panel in first[:2]:
+        assert [target["legendFormat"] for target in panel["targets"]] == ["P50", "P90", "P99"]
