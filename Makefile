@@ -1,0 +1,64 @@
+# Octavo's commands. Each target sets up what it needs; what is slow to build is cached outside the checkout.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(OCTAVO_CACHE),$(HOME)/.cache/octavo)
+export OCTAVO_CACHE := $(CACHE)
+UV := $(CACHE)/tools/bin/uv
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+PYTHON_SOURCES := engine operator hack tests benchmarks
+COMPILE := $(UV) pip compile -q pyproject.toml --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+
+.PHONY: help demo demo-down test test-fast test-engine test-cluster check generate requirements bench venv cluster cluster-down
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+demo: venv ## Run the main job: cluster, operator, a real model, a streamed answer, metrics, scaling under load
+	$(BIN)/python -m demo
+
+demo-down: venv ## Remove what the demo made, and the cluster
+	$(BIN)/python -m demo down
+
+test: venv ## Run all tests: pure, contract, engine, then the real cluster
+	$(PYTEST) tests/engine tests/operator tests/contract tests/gpu
+	$(PYTEST) tests/cluster
+
+test-fast: venv ## Run the tests that need neither torch nor a cluster (seconds)
+	$(PYTEST) -q tests/engine/pure tests/operator tests/contract
+
+test-engine: venv ## Run the engine's tests, with torch on the CPU
+	$(PYTEST) -q tests/engine
+
+test-cluster: venv ## Run the tests on the embedded node
+	$(PYTEST) tests/cluster
+
+check: venv ## Check format, lint, types, import contracts and generated files
+	@hack/check
+
+generate: venv ## Write the CRDs, the dashboards and the rules from code
+	@hack/generate
+
+requirements: $(UV) ## Resolve the pinned requirements again
+	$(COMPILE) --extra engine --extra operator --group dev -o requirements/dev.txt
+	$(COMPILE) --extra engine -c requirements/dev.txt -o requirements/engine.txt
+	$(COMPILE) --extra operator -c requirements/dev.txt -o requirements/operator.txt
+
+bench: venv ## Compare with transformers on this machine, side by side
+	$(BIN)/python benchmarks/side_by_side.py
+
+cluster: venv ## Start the embedded Kubernetes node
+	hack/cluster up
+
+cluster-down: ## Stop the embedded Kubernetes node
+	hack/cluster down
+
+venv: .venv/.ready
+
+.venv/.ready: requirements/dev.txt pyproject.toml hack/venv
+	@hack/venv
+
+$(UV):
+	@hack/venv --tools
