@@ -1,4 +1,4 @@
-"""OCI image archives written by hand: one-program images, and parts of larger ones that share layers with what is there."""
+"""OCI image archives written by hand: one-program images, and parts of larger images whose other layers are there."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ class Descriptor:
 
     @staticmethod
     def of(media_type: str, content: bytes) -> Descriptor:
+        """The descriptor of `content`."""
         return Descriptor(media_type, f"sha256:{hashlib.sha256(content).hexdigest()}", len(content))
 
     def document(self) -> dict[str, object]:
+        """As it stands in JSON."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
@@ -59,8 +61,8 @@ def write_archive(
 ) -> None:
     """Write an OCI archive that names `manifest` as `reference`.
 
-    `blobs` maps digests to contents; `files` are blobs on disk named by their hexadecimal digest. Blobs the receiver already has
-    may be left out.
+    `blobs` maps digests to contents; `files` are blobs on disk named by their hexadecimal digest. Blobs the receiver
+    already has may be left out.
     """
     index = {"schemaVersion": 2, "manifests": [{**manifest.document(), "annotations": _names(reference)}]}
     with tarfile.open(fileobj=output, mode="w|") as archive:

@@ -51,19 +51,21 @@ def kubernetes(settings: Settings) -> Path:
 def pause(settings: Settings) -> Path:
     """The program of the pause image."""
     source = config.HACK / "programs" / "pause"
-    folder = _ensure(settings, "pause-1", lambda output: ["build", "-ldflags", "-s -w", "-o", f"{output}/", "."], source)
+    folder = _ensure(
+        settings, "pause-1", lambda output: ["build", "-ldflags", "-s -w", "-o", f"{output}/", "."], source
+    )
     return folder / "pause"
 
 
 def installed(settings: Settings, module: str) -> Path:
     """The program of a `path@version` module."""
     name = module_name(module)
-    folder = _ensure(settings, name, lambda output: ["install", "-v", "-ldflags", "-s -w", module], config.HACK)
+    folder = _ensure(settings, name, lambda _: ["install", "-v", "-ldflags", "-s -w", module], config.HACK)
     return folder / name.rsplit("-", 1)[0]
 
 
 def monitoring_crds(settings: Settings) -> list[Path]:
-    """The custom resource definitions of the Prometheus Operator that Octavo writes to; the operator itself is not built."""
+    """The Prometheus Operator's resource definitions that Octavo writes to; the operator itself is not built."""
     target = settings.cache / "crds" / module_name(config.PROMETHEUS_OPERATOR_MODULE)
     kinds = ("podmonitors", "prometheusrules", "servicemonitors")
     if not target.exists():
@@ -112,7 +114,12 @@ def _scratch(parent: Path) -> Iterator[Path]:
 
 
 def _go(
-    settings: Settings, arguments: list[str], *, log: Path | None = None, cwd: Path | None = None, gobin: Path | None = None
+    settings: Settings,
+    arguments: list[str],
+    *,
+    log: Path | None = None,
+    cwd: Path | None = None,
+    gobin: Path | None = None,
 ) -> str:
     env = {**_GO_ENV, "GOBIN": str(gobin)} if gobin else _GO_ENV
     return run([prerequisites.go(settings), *arguments], log=log, cwd=cwd, env=env, timeout=_BUILD_TIMEOUT)

@@ -22,7 +22,7 @@ _EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a certificate speaks for: `group` and `name` are what RBAC sees; with `hosts` it also serves under those names."""
+    """Who a certificate speaks for: RBAC sees `group` and `name`; with `hosts` it also serves under those names."""
 
     file: str
     name: str
@@ -32,6 +32,7 @@ class Identity:
 
     @property
     def subject(self) -> str:
+        """The subject in openssl's notation."""
         return f"/O={self.group}/CN={self.name}" if self.group else f"/CN={self.name}"
 
 
@@ -84,13 +85,28 @@ def _make_all(pki: Path) -> None:
         _request(pki, authority, f"/CN=octavo-node-{authority}", *extensions)
     for identity in (*CLIENTS, *_OTHERS):
         _request(pki, identity.file, identity.subject, *_leaf_extensions(pki, identity))
-    run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", pki / "service-account.key"])
+    run(
+        [
+            "openssl",
+            "genpkey",
+            "-algorithm",
+            "EC",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-out",
+            pki / "service-account.key",
+        ]
+    )
     run(["openssl", "pkey", "-in", pki / "service-account.key", "-pubout", "-out", pki / "service-account.pub"])
 
 
 def _leaf_extensions(pki: Path, identity: Identity) -> list[Argument]:
     usage = "serverAuth,clientAuth" if identity.hosts else "clientAuth"
-    extensions = ["basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature", f"extendedKeyUsage={usage}"]
+    extensions = [
+        "basicConstraints=critical,CA:FALSE",
+        "keyUsage=critical,digitalSignature",
+        f"extendedKeyUsage={usage}",
+    ]
     if identity.hosts:
         extensions.append(f"subjectAltName={','.join(identity.hosts)}")
     arguments: list[Argument] = ["-CA", pki / f"{identity.ca}.crt", "-CAkey", pki / f"{identity.ca}.key"]
@@ -120,7 +136,9 @@ def _kubeconfig(pki: Path, identity: Identity) -> str:
             {"name": "octavo", "cluster": {"server": config.API_URL, "certificate-authority-data": embedded("ca.crt")}}
         ],
         "users": [{"name": identity.file, "user": user}],
-        "contexts": [{"name": "octavo", "context": {"cluster": "octavo", "user": identity.file, "namespace": "default"}}],
+        "contexts": [
+            {"name": "octavo", "context": {"cluster": "octavo", "user": identity.file, "namespace": "default"}}
+        ],
     }
     return json.dumps(document, indent=2)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from node import addons, binaries, config, lifecycle
+from node import addons, binaries, config, images, lifecycle
 from node.config import Settings
 from node.shell import NodeError
 from node.steps import note, step
@@ -66,7 +66,7 @@ def _cluster_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _up(settings: Settings, options: argparse.Namespace) -> int:
+def _up(settings: Settings, _: argparse.Namespace) -> int:
     if settings.kubeconfig is not None:
         return _check_foreign(settings)
     with step("node is up"):
@@ -83,14 +83,14 @@ def _check_foreign(settings: Settings) -> int:
     return 0
 
 
-def _down(settings: Settings, options: argparse.Namespace) -> int:
+def _down(settings: Settings, _: argparse.Namespace) -> int:
     _refuse_foreign(settings, "down")
     lifecycle.down(settings)
     note(f"kept: {settings.cache} (programs, images, downloads)")
     return 0
 
 
-def _status(settings: Settings, options: argparse.Namespace) -> int:
+def _status(settings: Settings, _: argparse.Namespace) -> int:
     if settings.kubeconfig is not None:
         return _check_foreign(settings)
     found = lifecycle.status(settings)
@@ -116,7 +116,9 @@ def _stop(settings: Settings, options: argparse.Namespace) -> int:
 def _gpus(settings: Settings, options: argparse.Namespace) -> int:
     _refuse_foreign(settings, "gpus")
     patch = json.dumps({"status": {"capacity": {"nvidia.com/gpu": str(options.count)}}})
-    addons.kubectl(settings, "patch", "node", config.NODE_NAME, "--subresource=status", "--type=merge", "--patch", patch)
+    addons.kubectl(
+        settings, "patch", "node", config.NODE_NAME, "--subresource=status", "--type=merge", "--patch", patch
+    )
     return 0
 
 
@@ -129,4 +131,23 @@ def _become(settings: Settings, program: Path, arguments: list[str]) -> int:
     if not settings.admin_kubeconfig.exists():
         raise NodeError("there is no cluster yet: run hack/cluster up")
     os.environ["KUBECONFIG"] = str(settings.admin_kubeconfig)
-    os.execv(program, [str(program), *arguments])
+    os.execv(program, [str(program), *arguments])  # noqa: S606 - there is no shell to want
+
+
+def image_commands(arguments: list[str] | None = None) -> int:
+    """Entry point of hack/images: prints one reference for each image."""
+    parser = argparse.ArgumentParser(prog="images", description="Octavo's images, named by their content.")
+    commands = {"build": images.build, "load": images.load, "ref": images.current}
+    parser.add_argument(
+        "command", choices=commands, help="build; load into the node (builds too); ref: print the reference"
+    )
+    parser.add_argument("image", nargs="*", choices=[*images.IMAGES, []], help="engine, operator; both without")
+    options = parser.parse_args(arguments)
+    settings = Settings.from_environment()
+
+    def act() -> int:
+        for name in options.image or images.IMAGES:
+            print(commands[options.command](settings, images.IMAGES[name]))
+        return 0
+
+    return guarded(act)

@@ -1,4 +1,4 @@
-"""The daemons of the node as values: what each runs, which files it reads, how to see that it is well. Starts nothing."""
+"""The daemons of the node as values: what each runs, the files it reads, how to see that it is well. Starts nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ Document = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Component:
-    """One daemon. `health` is a URL that answers 200, or `unix:` and a socket that accepts; `files` are written before a start."""
+    """One daemon.
+
+    `health` is a URL that answers 200, or `unix:` and a socket that accepts; `files` are written and `folders` made
+    before a start.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -33,13 +37,13 @@ class Component:
 def waves(settings: Settings) -> list[list[Component]]:
     """All daemons in starting order: a wave needs the one before it to be well."""
     return [
-        [etcd(settings), containerd(settings)],
-        [apiserver(settings)],
-        [controller_manager(settings), scheduler(settings), kubelet(settings), proxy(settings)],
+        [_etcd(settings), _containerd(settings)],
+        [_apiserver(settings)],
+        [_controller_manager(settings), _scheduler(settings), _kubelet(settings), _proxy(settings)],
     ]
 
 
-def etcd(settings: Settings) -> Component:
+def _etcd(settings: Settings) -> Component:
     data = settings.state / "etcd"
     # On the namespace's loopback, where no pod comes; only /health and /metrics are served beyond it.
     flags = {
@@ -56,7 +60,7 @@ def etcd(settings: Settings) -> Component:
     return Component("etcd", _argv(prerequisites.daemon(settings, "etcd"), flags), f"http://{NODE_IP}:2381/health")
 
 
-def containerd(settings: Settings) -> Component:
+def _containerd(settings: Settings) -> Component:
     file = settings.state / "containerd" / "config.toml"
     network = settings.state / "cni" / "10-octavo.conflist"
     text = (config.HACK / "node" / "manifests" / "containerd.toml").read_text()
@@ -81,7 +85,7 @@ def containerd(settings: Settings) -> Component:
 
 
 def _pod_network(settings: Settings) -> Document:
-    # Routed veth pairs instead of a bridge: all traffic passes the node's own routing, so Services need no bridge filter.
+    # Routed veth pairs, no bridge: all traffic passes the node's own routing, so Services need no bridge filter.
     addresses = {
         "type": "host-local",
         "dataDir": str(settings.state / "cni" / "addresses"),
@@ -91,7 +95,7 @@ def _pod_network(settings: Settings) -> Document:
     return {"cniVersion": "0.4.0", "name": "octavo", "plugins": [{"type": "ptp", "ipam": addresses}]}
 
 
-def apiserver(settings: Settings) -> Component:
+def _apiserver(settings: Settings) -> Component:
     pki, policy = settings.pki, settings.state / "apiserver" / "audit-policy.json"
     # Bodies are left out: Secrets would end up in the log.
     rules: Document = {
@@ -132,10 +136,12 @@ def apiserver(settings: Settings) -> Component:
         "tls-private-key-file": pki / "apiserver.key",
     }
     argv = _argv(settings.kubernetes / "kube-apiserver", flags)
-    return Component("kube-apiserver", argv, f"{config.API_URL}/readyz", files={policy: _json(rules)}, folders=(settings.logs,))
+    return Component(
+        "kube-apiserver", argv, f"{config.API_URL}/readyz", files={policy: _json(rules)}, folders=(settings.logs,)
+    )
 
 
-def controller_manager(settings: Settings) -> Component:
+def _controller_manager(settings: Settings) -> Component:
     pki, kubeconfig = settings.pki, settings.kubeconfigs / "controller-manager.json"
     flags = {
         **_delegated(settings, "controller-manager"),
@@ -152,7 +158,7 @@ def controller_manager(settings: Settings) -> Component:
     return Component("kube-controller-manager", argv, f"https://{NODE_IP}:10257/healthz")
 
 
-def scheduler(settings: Settings) -> Component:
+def _scheduler(settings: Settings) -> Component:
     flags = {
         **_delegated(settings, "scheduler"),
         "bind-address": NODE_IP,
@@ -163,7 +169,7 @@ def scheduler(settings: Settings) -> Component:
     return Component("kube-scheduler", argv, f"https://{NODE_IP}:10259/healthz")
 
 
-def kubelet(settings: Settings) -> Component:
+def _kubelet(settings: Settings) -> Component:
     folder = settings.state / "kubelet"
     file, resolver = folder / "config.json", folder / "resolv.conf"
     document: Document = {
@@ -201,10 +207,12 @@ def kubelet(settings: Settings) -> Component:
         "root-dir": folder / "root",
     }
     files = {file: _json(document), resolver: f"nameserver {DNS_IP}\n"}
-    return Component("kubelet", _argv(settings.kubernetes / "kubelet", flags), f"http://{NODE_IP}:10248/healthz", files=files)
+    return Component(
+        "kubelet", _argv(settings.kubernetes / "kubelet", flags), f"http://{NODE_IP}:10248/healthz", files=files
+    )
 
 
-def proxy(settings: Settings) -> Component:
+def _proxy(settings: Settings) -> Component:
     file = settings.state / "kube-proxy" / "config.json"
     document: Document = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -221,7 +229,7 @@ def proxy(settings: Settings) -> Component:
     return Component("kube-proxy", argv, f"http://{NODE_IP}:10256/healthz", files={file: _json(document)})
 
 
-def prometheus(settings: Settings) -> Component:
+def _prometheus(settings: Settings) -> Component:
     folder = settings.state / "prometheus"
     file = folder / "prometheus.json"
     meta = "__meta_kubernetes_pod"

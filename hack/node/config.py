@@ -44,8 +44,8 @@ PROMETHEUS_URL = f"http://{NODE_IP}:9090"
 class Settings:
     """Where the node keeps what it makes, and which cluster is meant.
 
-    `state` dies with the node; `cache` outlives it and every checkout. `kubeconfig` is a foreign cluster's, or None for the
-    embedded node.
+    `state` dies with the node; `cache` outlives it and every checkout. `kubeconfig` is a foreign cluster's, or None for
+    the embedded node.
     """
 
     state: Path
@@ -64,22 +64,27 @@ class Settings:
 
     @property
     def binaries(self) -> Path:
+        """Programs built from Go modules, a folder each."""
         return self.cache / "bin"
 
     @property
     def kubernetes(self) -> Path:
+        """The Kubernetes programs."""
         return self.binaries / f"kubernetes-{KUBERNETES_VERSION}"
 
     @property
     def pki(self) -> Path:
+        """Keys and certificates."""
         return self.state / "pki"
 
     @property
     def kubeconfigs(self) -> Path:
+        """One kubeconfig for each client of the API server."""
         return self.state / "kubeconfig"
 
     @property
     def logs(self) -> Path:
+        """Logs of the daemons, of pods, and the audit log."""
         return self.state / "logs"
 
     @property
@@ -89,10 +94,12 @@ class Settings:
 
     @property
     def containerd_socket(self) -> Path:
+        """Where containerd listens."""
         return self.state / "containerd" / "containerd.sock"
 
     @property
     def admin_kubeconfig(self) -> Path:
+        """The administrator's kubeconfig of the cluster that is meant."""
         return self.kubeconfig or self.kubeconfigs / "admin.json"
 
 

@@ -1,4 +1,7 @@
-"""Up, down and status of the embedded node. Every step of `up` first looks whether it is needed, so any half-built node recovers."""
+"""Up, down and status of the embedded node.
+
+Every step of `up` first looks whether it is needed, so any half-built or half-dead node recovers.
+"""
 
 from __future__ import annotations
 
@@ -87,10 +90,11 @@ def _start_wave(settings: Settings, wave: list[Component]) -> None:
             for component in changed:
                 _start(settings, component)
             for component in changed:
-                progress.follow(lambda name=component.name: f"waiting for {name}")  # type: ignore[misc]
+                progress.follow(f"waiting for {component.name}".format)
                 _await_health(settings, component)
     if any(component.name == "containerd" for component in wave):
         runtime.ensure_own_images(settings)
+
 
 def _needs_start(settings: Settings, component: Component) -> bool:
     record = processes.load(_record(settings, component.name))
@@ -159,7 +163,9 @@ def _cgroup_roots() -> Iterator[Path]:
     if (top / "cgroup.controllers").exists():
         yield top
     else:
-        yield from (folder for folder in top.iterdir() if (folder / "cgroup.procs").exists() and not folder.is_symlink())
+        yield from (
+            folder for folder in top.iterdir() if (folder / "cgroup.procs").exists() and not folder.is_symlink()
+        )
 
 
 def _make_cgroups() -> None:

@@ -59,8 +59,8 @@ def _make() -> None:
     for link in ("lo", _NODE_LINK):
         _ip("-n", NAMESPACE, "link", "set", link, "up")
     _ip("route", "replace", str(NETWORK), "via", NODE_IP, "dev", _HOST_LINK)
-    # No default route: what is meant for the outside is unreachable at once instead of timing out. A Service's address is only
-    # rewritten after it was routed, so processes of the node itself need some route for it.
+    # No default route: what is meant for the outside is unreachable at once instead of timing out. A Service's address
+    # is only rewritten after it was routed, so processes of the node itself need some route for it.
     _ip("-n", NAMESPACE, "route", "add", str(SERVICE_NETWORK), "via", HOST_IP, "dev", _NODE_LINK)
     settings = {"net/ipv4/ip_forward": 1, "net/ipv6/conf/all/disable_ipv6": 1}
     script = "; ".join(f"echo {value} > /proc/sys/{name}" for name, value in settings.items())

@@ -1,6 +1,6 @@
 """What the host must have: Debian packages, daemons unpacked from Debian packages, Go.
 
-Tools are installed. Daemons (etcd, containerd, Prometheus) are only unpacked into the cache: installing them would give the host
+Tools are installed. Daemons (etcd, containerd) are only unpacked into the cache: installing them would give the host
 services that start at boot, and Debian's containerd conflicts with the one a Docker engine brings.
 """
 

@@ -1,7 +1,7 @@
 """Daemons of the node: started in its namespace, remembered by pid and start time, ended for certain.
 
-A pid alone may have passed to a stranger; with the start time and the boot it cannot. Signals go through a pidfd, so the process
-that was checked is the one that is signalled.
+A pid alone may have passed to a stranger; with the start time and the boot it cannot. Signals go through a pidfd, so
+the process that was checked is the one that is signalled.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Record:
 
     @property
     def alive(self) -> bool:
+        """Whether this very process still runs."""
         return self.boot == _boot() and _start_time(self.pid) == self.started
 
 
@@ -45,7 +46,7 @@ def load(path: Path) -> Record | None:
 
 
 def start(argv: list[str], *, record: Path, log: Path, fingerprint: str, state: Path, path: str) -> Record:
-    """Start a daemon in its own session with output into `log` (the log before is kept as .previous) and remember it."""
+    """Start a daemon in its own session with output into `log` (the old one is kept as .previous) and remember it."""
     for folder in (record.parent, log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     if log.exists():
@@ -112,7 +113,9 @@ def _members(state: Path) -> Iterator[Record]:
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
         try:
-            ours = mark in (folder / "environ").read_bytes().split(b"\0") or _in_our_cgroup((folder / "cgroup").read_text())
+            ours = mark in (folder / "environ").read_bytes().split(b"\0") or _in_our_cgroup(
+                (folder / "cgroup").read_text()
+            )
         except OSError:
             continue
         started = _start_time(int(folder.name))
@@ -141,4 +144,6 @@ def _boot() -> str:
 
 def environment_path(*folders: Path) -> str:
     """PATH of the daemons: the given folders before the system's."""
-    return os.pathsep.join([*map(str, folders), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+    return os.pathsep.join(
+        [*map(str, folders), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    )

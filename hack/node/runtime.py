@@ -43,7 +43,8 @@ def import_parts(settings: Settings, reference: str, manifest: Descriptor, files
     """Stream an image into the store, without the layers it has; raises CommandError when containerd refuses."""
     command = [*_ctr(settings), "images", "import", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             archives.write_archive(process.stdin, reference, manifest, {}, files)
             process.stdin.close()
@@ -63,3 +64,22 @@ def ctr(settings: Settings, *arguments: str, stdin: bytes | None = None) -> str:
 def _ctr(settings: Settings) -> list[str]:
     program = prerequisites.daemon(settings, "containerd").with_name("ctr")
     return [str(program), "--address", str(settings.containerd_socket), "--namespace", "k8s.io"]
+
+
+def share_blobs(settings: Settings, folder: Path) -> None:
+    """Turn files, named by their SHA-256, into hard links to the store's own, so that gigabytes lie there once.
+
+    Both sides treat blobs as immutable. Where the two are on different file systems, nothing changes.
+    """
+    store = settings.cache / "containerd" / "io.containerd.content.v1.content" / "blobs" / "sha256"
+    for file in folder.iterdir():
+        twin = store / file.name
+        if not twin.exists() or twin.samefile(file):
+            continue
+        link = file.with_name(f"{file.name}.link")
+        link.unlink(missing_ok=True)
+        try:
+            link.hardlink_to(twin)
+        except OSError:
+            return
+        link.replace(file)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 Argument = str | os.PathLike[str]
 
@@ -34,32 +36,44 @@ def run(
 ) -> str:
     """Run a program and return its standard output; with `log`, all output is appended there and "" is returned.
 
-    `env` is added to the environment. Raises CommandError when the program fails, is missing or exceeds `timeout` seconds.
+    `env` is added to the environment. Raises CommandError when the program fails, is missing or exceeds `timeout`
+    seconds.
     """
     command = [os.fspath(argument) for argument in argv]
     environment = {**os.environ, **(env or {})}
     try:
-        if log is not None:
-            return _run_logged(command, log, cwd, environment, timeout)
-        done = subprocess.run(command, cwd=cwd, env=environment, input=stdin, capture_output=True, timeout=timeout)
+        with _output(log) as output:
+            done = subprocess.run(
+                command,
+                check=False,
+                cwd=cwd,
+                env=environment,
+                input=stdin or b"",
+                stdout=output,
+                stderr=output,
+                timeout=timeout,
+            )
     except FileNotFoundError as error:
         raise CommandError(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{_shown(command)} took longer than {timeout:.0f} s") from error
     if done.returncode:
-        raise CommandError(f"{_shown(command)} failed:\n{(done.stderr or done.stdout).decode(errors='replace').strip()}")
-    return done.stdout.decode(errors="replace")
-
-
-def _run_logged(command: list[str], log: Path, cwd: Path | None, environment: dict[str, str], timeout: float) -> str:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        done = subprocess.run(
-            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=timeout
+        said = (
+            f"the end of {log}:\n{tail(log)}" if log else (done.stderr or done.stdout).decode(errors="replace").strip()
         )
-    if done.returncode:
-        raise CommandError(f"{_shown(command)} failed; the end of {log}:\n{tail(log)}")
-    return ""
+        raise CommandError(f"{_shown(command)} failed: {said}")
+    return done.stdout.decode(errors="replace") if log is None else ""
+
+
+@contextmanager
+def _output(log: Path | None) -> Iterator[IO[bytes] | int]:
+    """Where a program's output goes: appended to a log, or to us."""
+    if log is None:
+        yield subprocess.PIPE
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as stream:
+        yield stream
 
 
 def tail(log: Path, lines: int = 20) -> str:

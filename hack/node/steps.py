@@ -1,4 +1,7 @@
-"""Progress on the terminal: one line for each step, with what it does and how long it took."""
+"""Progress on the terminal: one line for each step, with what it does and how long it took.
+
+It goes to standard error: standard output carries results, such as image references.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,12 @@ class Step:
         self._detail = detail
 
     def running(self) -> str:
+        """The line shown while it runs."""
         detail = self._detail()
         return f"{self.ended('...')}  {detail}" if detail else self.ended("...")
 
     def ended(self, mark: str) -> str:
+        """The line that stays, with `mark` before it."""
         return f"{mark:<6} {time.monotonic() - self._started:6.1f}s  {self.name}"
 
 
@@ -54,12 +59,12 @@ def note(text: str) -> None:
 
 
 def _tick(current: Step, done: threading.Event) -> None:
-    live = sys.stdout.isatty()
+    live = sys.stderr.isatty()
     while not done.wait(0.2 if live else _PLAIN_INTERVAL):
         _write(current.running(), final=not live)
 
 
 def _write(text: str, *, final: bool) -> None:
-    clear = "\r\x1b[K" if sys.stdout.isatty() else ""
-    sys.stdout.write(clear + text + ("\n" if final else ""))
-    sys.stdout.flush()
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+    sys.stderr.write(clear + text + ("\n" if final else ""))
+    sys.stderr.flush()

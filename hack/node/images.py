@@ -1,0 +1,187 @@
+"""Octavo's images: built from the Dockerfiles any user would build, named by content, loaded layer by layer.
+
+The tag is a digest of everything that goes in, so changed code is a changed reference and Deployments roll, and an
+image that is already there is neither built nor imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from node import prerequisites, runtime
+from node.archives import Descriptor
+from node.config import CHECKOUT, Settings
+from node.shell import CommandError, NodeError, last_line, run
+from node.steps import step
+
+_BUILD_TIMEOUT = 1800.0
+_BASE = "localhost/octavo-base:bookworm"
+_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+_UV_CACHE_IN_BUILD = "/host/uv-cache"
+
+
+@dataclass(frozen=True)
+class Image:
+    """One of our images: `inputs` are the files and folders, relative to the checkout, that determine it."""
+
+    name: str
+    dockerfile: Path
+    inputs: tuple[Path, ...]
+
+    @property
+    def reference(self) -> str:
+        """`localhost/NAME:DIGEST`, from the content of all inputs."""
+        digest = hashlib.sha256()
+        for file in self._files():
+            digest.update(f"{file.relative_to(CHECKOUT)}\0{file.stat().st_size}\0".encode())
+            digest.update(file.read_bytes())
+        return f"localhost/{self.name}:{digest.hexdigest()[:12]}"
+
+    def _files(self) -> list[Path]:
+        found = [self.dockerfile]
+        for path in self.inputs:
+            found += [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
+        return sorted(file for file in found if "__pycache__" not in file.parts)
+
+
+def _image(part: str) -> Image:
+    folder = CHECKOUT / part
+    requirements = CHECKOUT / "requirements" / f"{part}.txt"
+    return Image(f"octavo-{part}", folder / "Dockerfile", (folder / f"octavo_{part}", requirements))
+
+
+IMAGES = {part: _image(part) for part in ("engine", "operator")}
+
+
+def build(settings: Settings, image: Image) -> str:
+    """Build an image with Docker where its engine runs, else with buildah; returns its reference."""
+    reference = image.reference
+    log = settings.cache / "logs" / f"{image.name}.log"
+    log.unlink(missing_ok=True)
+    builder = "Docker" if _docker_runs() else "buildah"
+    if builder == "buildah":
+        prerequisites.ensure_tools(prerequisites.IMAGE_TOOLS)
+        _ensure_base(settings)
+    with step(f"build {reference} with {builder}") as progress:
+        progress.follow(lambda: last_line(log))
+        if builder == "buildah":
+            _build_with_buildah(settings, image, reference, log)
+        else:
+            command = ["docker", "build", *_secret(), "-t", reference, "-f", str(image.dockerfile), str(CHECKOUT)]
+            run(command, log=log, env={"DOCKER_BUILDKIT": "1"}, timeout=_BUILD_TIMEOUT)
+    return reference
+
+
+def load(settings: Settings, image: Image) -> str:
+    """Bring an image into the node, building it first where it is missing; returns its reference."""
+    if settings.kubeconfig is not None:
+        raise NodeError("images are loaded into the embedded node only; push them to a registry your cluster can reach")
+    if image.reference in runtime.references(settings):
+        return image.reference
+    reference = build(settings, image)
+    with step(f"import {reference}"):
+        if _docker_runs():
+            _import_from_docker(settings, reference)
+        else:
+            _import_from_buildah(settings, image, reference)
+    return reference
+
+
+def current(_: Settings, image: Image) -> str:
+    """The reference an image has with the sources as they are."""
+    return image.reference
+
+
+def _docker_runs() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    try:
+        run(["docker", "info"], timeout=10)
+    except CommandError:
+        return False
+    return True
+
+
+def _secret() -> list[str]:
+    return [f"--secret=id=ca,src={_CA_BUNDLE}"] if _CA_BUNDLE.exists() else []
+
+
+def _import_from_docker(settings: Settings, reference: str) -> None:
+    with tempfile.TemporaryDirectory(dir=settings.cache) as scratch:
+        archive = Path(scratch, "image.tar")
+        run(["docker", "save", "-o", archive, reference], timeout=_BUILD_TIMEOUT)
+        runtime.ctr(settings, "images", "import", str(archive))
+
+
+def _ensure_base(settings: Settings) -> None:
+    """The Debian image below ours, made with debootstrap: there is no registry to pull it from."""
+    try:
+        _buildah(settings, "inspect", "--type", "image", _BASE)
+    except CommandError:
+        with step(f"make base image {_BASE} with debootstrap") as progress, _scratch(settings) as scratch:
+            log = settings.cache / "logs" / "debootstrap.log"
+            progress.follow(lambda: last_line(log))
+            root = Path(scratch, "root")
+            run(["debootstrap", "--variant=minbase", "bookworm", root], log=log, timeout=_BUILD_TIMEOUT)
+            shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
+            dockerfile = Path(scratch, "Dockerfile")
+            dockerfile.write_text("FROM scratch\nCOPY root /\n")
+            _buildah(settings, "build", "-t", _BASE, "-f", str(dockerfile), scratch)
+
+
+def _build_with_buildah(settings: Settings, image: Image, reference: str, log: Path) -> None:
+    uv_cache = Path(os.environ.get("UV_CACHE_DIR", Path.home() / ".cache" / "uv"))
+    uv_cache.mkdir(parents=True, exist_ok=True)
+    # The host's own download cache: gigabytes of wheels that its environment for tests has, too.
+    shared = (f"--volume={uv_cache}:{_UV_CACHE_IN_BUILD}", f"--build-arg=UV_CACHE_DIR={_UV_CACHE_IN_BUILD}")
+    options = ("--layers", "--network=host", f"--build-arg=BASE={_BASE}", *_secret(), *shared)
+    files = (f"--ignorefile={image.dockerfile}.dockerignore", "-t", reference, "-f", str(image.dockerfile))
+    _buildah(settings, "build", *options, *files, str(CHECKOUT), log=log)
+
+
+def _import_from_buildah(settings: Settings, image: Image, reference: str) -> None:
+    """Through an OCI layout that keeps its blobs: neither side moves a layer it has."""
+    layout = settings.cache / "oci" / image.name
+    layout.mkdir(parents=True, exist_ok=True)
+    (layout / "index.json").unlink(missing_ok=True)
+    _buildah(settings, "push", "--disable-compression", reference, f"oci:{layout}")
+    entry = json.loads((layout / "index.json").read_text())["manifests"][0]
+    manifest = Descriptor(entry["mediaType"], entry["digest"], entry["size"])
+    blobs = layout / "blobs" / "sha256"
+    wanted = _blobs_of(blobs, manifest)
+    present = runtime.digests(settings)
+    missing = [blobs / digest.partition(":")[2] for digest in wanted if digest not in present]
+    # The manifest always goes along: an archive whose index names nothing would import nothing.
+    runtime.import_parts(settings, reference, manifest, {*missing, blobs / manifest.digest.partition(":")[2]})
+    _forget_others(blobs, wanted)
+    runtime.share_blobs(settings, blobs)
+
+
+def _blobs_of(blobs: Path, manifest: Descriptor) -> list[str]:
+    document = json.loads((blobs / manifest.digest.partition(":")[2]).read_text())
+    return [manifest.digest, document["config"]["digest"], *(layer["digest"] for layer in document["layers"])]
+
+
+def _forget_others(blobs: Path, wanted: list[str]) -> None:
+    for blob in blobs.iterdir():
+        if f"sha256:{blob.name}" not in wanted:
+            blob.unlink()
+
+
+def _buildah(settings: Settings, *arguments: str, log: Path | None = None) -> str:
+    store = settings.cache / "buildah"
+    store.mkdir(parents=True, exist_ok=True)
+    command = ("buildah", "--root", store / "storage", "--runroot", store / "run", "--storage-driver", "overlay")
+    # chroot isolation needs no more of the host than root, so it also works inside containers.
+    env = {"BUILDAH_ISOLATION": "chroot", "TMPDIR": str(store)}
+    return run([*command, *arguments], log=log, env=env, timeout=_BUILD_TIMEOUT)
+
+
+def _scratch(settings: Settings) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=settings.cache, prefix=".partial-")
