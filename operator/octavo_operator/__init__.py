@@ -1,0 +1,1 @@
+"""Octavo's Kubernetes operator: `InferenceService` resources become running engines, scaled on queue depth."""

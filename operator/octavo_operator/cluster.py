@@ -1,0 +1,226 @@
+"""The only module that talks to the API server. Plain objects in and out; errors come out as our own types.
+
+Everything goes through the official client's transport with explicit paths: no discovery, so no grants for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import client, config
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.dynamic import DynamicClient
+
+from octavo_operator import names
+from octavo_operator.config import OperatorConfig
+from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
+from octavo_operator.manifests import DEPLOYMENT, DISRUPTION_BUDGET, POD_MONITOR, SERVICE
+from octavo_operator.metrics import Metrics
+from octavo_operator.names import Key
+from octavo_operator.observed import Kind, Observed, read_pod, read_workload
+from octavo_operator.plan import VICTIM_COST, Apply, MarkVictim, Step
+
+Object = dict[str, Any]
+
+_PLURALS: dict[Kind, str] = {
+    DEPLOYMENT: "deployments",
+    SERVICE: "services",
+    DISRUPTION_BUDGET: "poddisruptionbudgets",
+    POD_MONITOR: "podmonitors",
+}
+_MERGE_PATCH = "application/merge-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_PAGE = 500
+_MONITORING_SECONDS = 60.0
+
+
+async def credentials(settings: OperatorConfig) -> Any:
+    """The client configuration of the named kubeconfig, of the pod's service account, or of the default kubeconfig.
+
+    Raises:
+        ConfigError: none of them can be used.
+    """
+    configuration = client.Configuration()
+    try:
+        if not settings.kubeconfig and _SERVICE_ACCOUNT.exists():
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            path = settings.kubeconfig or None
+            await config.load_kube_config(config_file=path, client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        raise ConfigError(f"no way to reach a cluster: {error}") from error
+    return configuration
+
+
+class Cluster:
+    """Reads and writes of one operator. Every method raises `ApiError` types."""
+
+    def __init__(self, api: Any, settings: OperatorConfig, metrics: Metrics) -> None:
+        self._api = DynamicClient(api)
+        self._settings = settings
+        self._metrics = metrics
+        self._monitoring: tuple[float, bool] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, settings: OperatorConfig, metrics: Metrics) -> AsyncIterator[Cluster]:
+        """A cluster whose connections close at the end of the block."""
+        async with client.ApiClient(await credentials(settings)) as api:
+            yield cls(api, settings, metrics)
+
+    async def service(self, key: Key) -> Object | None:
+        """The InferenceService, or None when it is gone."""
+        return await self._find(_path(names.API_VERSION, names.PLURAL, key.namespace, key.name))
+
+    async def service_keys(self) -> set[Key]:
+        """Every InferenceService the operator serves."""
+        keys = set()
+        for namespace in self._settings.namespace_list or (None,):
+            path = _path(names.API_VERSION, names.PLURAL, namespace)
+            for item in await self._list(path):
+                keys.add(Key(item["metadata"]["namespace"], item["metadata"]["name"]))
+        return keys
+
+    async def observe(self, resource: Object) -> Observed:
+        """Everything that belongs to a service, read now: no cache, so no stale view to act on."""
+        namespace, parent = resource["metadata"]["namespace"], resource["metadata"]["name"]
+        monitoring = await self._monitoring_available()
+        kinds = [kind for kind in _PLURALS if kind != POD_MONITOR or monitoring]
+        name = names.child_name(parent)
+        selector = ",".join(f"{key}={value}" for key, value in names.selector_labels(parent).items())
+        paths = [_path(kind[0], _PLURALS[kind], namespace, name) for kind in kinds]
+        pods, live = await asyncio.gather(
+            self._list(_path("v1", "pods", namespace), selector),
+            asyncio.gather(*(self._find(path) for path in paths)),
+        )
+        children = dict(zip(kinds, live, strict=True))
+        deployment = children[DEPLOYMENT]
+        return Observed(
+            resource=resource,
+            children=children,
+            pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
+            workload=read_workload(deployment) if deployment else None,
+            monitoring_available=monitoring,
+        )
+
+    async def execute(self, namespace: str, step: Step) -> None:
+        """Does one step of a plan."""
+        if isinstance(step, MarkVictim):
+            body: Object = {"metadata": {"annotations": {names.DELETION_COST: VICTIM_COST}}}
+            await self._request("PATCH", _path("v1", "pods", namespace, step.pod), body=body, content=_MERGE_PATCH)
+            return
+        await self._apply(step)
+
+    async def _apply(self, step: Apply) -> None:
+        """Fields of others are taken over only on an object known to be ours: creation is not forced."""
+        manifest = copy.deepcopy(step.manifest)
+        head, kind = manifest["metadata"], (manifest["apiVersion"], manifest["kind"])
+        if step.uid:
+            head["uid"] = step.uid
+        path = _path(kind[0], _PLURALS[kind], head["namespace"], head["name"])
+        query = {"field_manager": names.FIELD_MANAGER, "force_conflicts": "true" if step.uid else "false"}
+        await self._request("PATCH", path, body=manifest, content=_APPLY_PATCH, **query)
+
+    async def write_status(self, resource: Object, status: Object) -> None:
+        """Replaces our fields of the status subresource; spec, labels and annotations are out of its reach."""
+        head = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
+        body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": head, "status": status}
+        path = _path(names.API_VERSION, names.PLURAL, head["namespace"], head["name"]) + "/status"
+        query = {"field_manager": names.FIELD_MANAGER, "force_conflicts": "true"}
+        await self._request("PATCH", path, body=body, content=_APPLY_PATCH, **query)
+
+    async def lease(self) -> Object | None:
+        """The operator's Lease, if there is one."""
+        return await self._find(self._lease_path(self._settings.lease_name))
+
+    async def create_lease(self, spec: Object) -> Object:
+        """Makes the Lease. Raises `Conflict` when another was faster."""
+        body = {"metadata": {"name": self._settings.lease_name}, "spec": spec}
+        return await self._request("POST", self._lease_path(), body=body)
+
+    async def replace_lease(self, lease: Object, spec: Object) -> Object:
+        """Writes the Lease unless it changed since it was read; then raises `Conflict`."""
+        body = {"metadata": lease["metadata"], "spec": spec}
+        return await self._request("PUT", self._lease_path(self._settings.lease_name), body=body)
+
+    def _lease_path(self, name: str | None = None) -> str:
+        return _path("coordination.k8s.io/v1", "leases", self._settings.lease_namespace, name)
+
+    async def _monitoring_available(self) -> bool:
+        """Whether the kind PodMonitor is installed, asked at most once a minute."""
+        now = asyncio.get_running_loop().time()
+        if self._monitoring is None or now - self._monitoring[0] > _MONITORING_SECONDS:
+            found = await self._find(f"/apis/{POD_MONITOR[0]}")
+            kinds = {item["kind"] for item in (found or {}).get("resources", ())}
+            self._monitoring = (now, POD_MONITOR[1] in kinds)
+        return self._monitoring[1]
+
+    async def _find(self, path: str) -> Object | None:
+        try:
+            return await self._request("GET", path)
+        except Missing:
+            return None
+
+    async def _list(self, path: str, selector: str | None = None) -> list[Object]:
+        items: list[Object] = []
+        token: str | None = ""
+        while token is not None:
+            page = await self._request("GET", path, limit=_PAGE, label_selector=selector, _continue=token or None)
+            items += page["items"]
+            token = page["metadata"].get("continue") or None
+        return items
+
+    async def _request(self, verb: str, path: str, content: str | None = None, **params: Any) -> Object:
+        timeout = self._settings.api_timeout_seconds
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self._api.request(verb, path, serialize=False, content_type=content, **params)
+                answer: Object = await response.json()
+        except ApiException as error:
+            self._metrics.api_requests.labels(verb, str(error.status)).inc()
+            raise _translated(error, f"{verb} {path}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            self._metrics.api_requests.labels(verb, "none").inc()
+            raise Retryable(f"{verb} {path}: no answer ({type(error).__name__})") from error
+        self._metrics.api_requests.labels(verb, str(response.status)).inc()
+        return answer
+
+
+def _path(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
+    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{where}/{plural}" + (f"/{name}" if name else "")
+
+
+def _translated(error: ApiException, request: str) -> ApiError:
+    """Our type for a status; the message holds the server's words but no header."""
+    status = error.status or 0
+    message = f"{request}: {status} {_server_words(error)}"
+    if status == 404:
+        return Missing(message, status)
+    if status == 409:
+        return Conflict(message, status)
+    if status in (429, 503):
+        return Throttled(message, status, _retry_after(error))
+    if 400 <= status < 500 and status != 408:
+        return Refused(message, status)
+    return Retryable(message, status)
+
+
+def _server_words(error: ApiException) -> str:
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
+    return f"{error.reason or ''} {body[:600]}".strip()
+
+
+def _retry_after(error: ApiException) -> float:
+    try:
+        return min(60.0, max(1.0, float((error.headers or {}).get("Retry-After", "1"))))
+    except ValueError:
+        return 1.0

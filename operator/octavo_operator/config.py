@@ -1,0 +1,95 @@
+"""The operator's settings: one flat frozen value, read once from flags and environment, with its defaults."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_operator.errors import ConfigError
+
+ENV_PREFIX = "OCTAVO_OPERATOR_"
+
+
+def _option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class OperatorConfig:
+    """What an operator process needs to know.
+
+    The flag `--some-field` wins over the variable `OCTAVO_OPERATOR_SOME_FIELD`, which wins over the default.
+    """
+
+    engine_image: str = _option("octavo-engine:latest", "engine image of services that name none")
+    namespaces: str = _option("", "comma-separated namespaces to serve; empty: the whole cluster")
+    lease_namespace: str = _option("default", "namespace of the Lease that lets one operator act at a time")
+    lease_name: str = _option("octavo-operator", "name of that Lease")
+    lease_seconds: float = _option(15.0, "a standby takes over when the holder has been silent this long, s")
+    identity: str = _option("", "holder name in the Lease; empty: the host name")
+    health_host: str = _option("0.0.0.0", "address of /livez, /readyz and /metrics")  # noqa: S104 - the kubelet and Prometheus ask it
+    health_port: int = _option(8080, "port of /livez, /readyz and /metrics")
+    workers: int = _option(4, "resources reconciled at the same time")
+    resync_seconds: float = _option(300.0, "everything is listed and reconciled again this often, s")
+    scrape_seconds: float = _option(5.0, "period of the engines' queue samples, s")
+    scrape_timeout_seconds: float = _option(2.0, "an engine that does not answer within this time has no data, s")
+    scale_down_seconds: float = _option(300.0, "replicas fall to the highest count wanted within this window, s")
+    api_timeout_seconds: float = _option(30.0, "one request to the API server may take this long, s")
+    log_level: str = _option("info", "least severe log line", ("debug", "info", "warning", "error"))
+    log_format: str = _option("json", "log lines for machines or for people", ("json", "plain"))
+    kubeconfig: str = _option("", "kubeconfig file; empty: the pod's own service account, else the default file")
+
+    @property
+    def namespace_list(self) -> tuple[str, ...]:
+        """The namespaces to serve, sorted; empty means all of them."""
+        return tuple(sorted({part.strip() for part in self.namespaces.split(",") if part.strip()}))
+
+    @property
+    def holder(self) -> str:
+        """This process's name in the Lease."""
+        return self.identity or socket.gethostname()
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag per field; flags have no default of their own, so that the environment can come between."""
+    for option in dataclasses.fields(OperatorConfig):
+        parser.add_argument(
+            "--" + option.name.replace("_", "-"),
+            metavar=option.name.upper(),
+            help=f"{option.metadata['help']} (default: {option.default!r}, or {ENV_PREFIX}{option.name.upper()})",
+        )
+
+
+def read_config(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> OperatorConfig:
+    """Builds the settings from parsed flags and the environment.
+
+    Raises:
+        ConfigError: a value does not parse or is out of range; the message names the flag.
+    """
+    values = {}
+    for option in dataclasses.fields(OperatorConfig):
+        text = flags.get(option.name)
+        if text is None:
+            text = environment.get(ENV_PREFIX + option.name.upper())
+        if text is not None:
+            values[option.name] = _parse(option, text)
+    return OperatorConfig(**values)
+
+
+def _parse(option: dataclasses.Field[Any], text: str) -> Any:
+    flag = "--" + option.name.replace("_", "-")
+    kind: Any = type(option.default)
+    try:
+        value = kind(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {text!r} is not a valid {kind.__name__}") from error
+    if kind is not str and not 0 < value < 1e6:
+        raise ConfigError(f"{flag}: {text} must be greater than zero and below a million")
+    choices: Sequence[str] = option.metadata["choices"]
+    if choices and value not in choices:
+        raise ConfigError(f"{flag}: {text!r} is not one of {', '.join(choices)}")
+    return value

@@ -1,0 +1,62 @@
+"""The operator's own metrics, on a registry passed in."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from octavo_operator.autoscaling import Decision
+from octavo_operator.names import Key
+
+_SERVICE = ("namespace", "inferenceservice")
+
+
+class Metrics:
+    """Every metric of the operator. Labels are bounded by the number of services, verbs, codes and reasons."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reconciles = Counter("octavo_operator_reconciles", "Reconciles by result.", ["result"], registry=registry)
+        self.reconcile_seconds = Histogram(
+            "octavo_operator_reconcile_seconds", "Duration of a reconcile.", registry=registry
+        )
+        self.queue_depth = Gauge(
+            "octavo_operator_queue_depth", "Services that wait for a reconcile.", registry=registry
+        )
+        self.api_requests = Counter(
+            "octavo_operator_api_requests", "Requests to the API server.", ["verb", "code"], registry=registry
+        )
+        self.leading = Gauge("octavo_operator_leading", "1 while this process holds the Lease.", registry=registry)
+        self.decisions = Counter(
+            "octavo_operator_scaling_decisions",
+            "Changes of a service's replica count.",
+            [*_SERVICE, "reason"],
+            registry=registry,
+        )
+        self.desired = Gauge("octavo_operator_replicas_desired", "Replicas wanted.", _SERVICE, registry=registry)
+        self.inputs = Gauge(
+            "octavo_operator_scaling_input",
+            "Figures the last scaling decision rests on.",
+            [*_SERVICE, "input"],
+            registry=registry,
+        )
+        self._inputs: dict[Key, set[str]] = {}
+        self._reasons: dict[Key, set[str]] = {}
+
+    def decided(self, key: Key, decision: Decision) -> None:
+        """Records a scaling decision and what it rests on."""
+        self.desired.labels(key.namespace, key.name).set(decision.replicas)
+        figures = {name: value for name, value in vars(decision.inputs).items() if value is not None}
+        for name, value in (figures | {"wanted": decision.wanted}).items():
+            self.inputs.labels(key.namespace, key.name, name).set(value)
+            self._inputs.setdefault(key, set()).add(name)
+        if decision.changed:
+            self.decisions.labels(key.namespace, key.name, decision.reason.value).inc()
+            self._reasons.setdefault(key, set()).add(decision.reason.value)
+
+    def forget(self, key: Key) -> None:
+        """Drops the series of a service that is gone."""
+        if key in self._inputs:
+            self.desired.remove(key.namespace, key.name)
+        for name in self._inputs.pop(key, ()):
+            self.inputs.remove(key.namespace, key.name, name)
+        for reason in self._reasons.pop(key, ()):
+            self.decisions.remove(key.namespace, key.name, reason)

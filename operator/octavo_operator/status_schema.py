@@ -1,0 +1,94 @@
+"""The schema of `status`: what `status.py` writes and `kubectl explain` describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _text(description: str, limit: int = 1024) -> dict[str, Any]:
+    return {"type": "string", "description": description, "maxLength": limit}
+
+
+def _count(description: str) -> dict[str, Any]:
+    return {"type": "integer", "format": "int64", "description": description, "minimum": 0}
+
+
+def _number(description: str) -> dict[str, Any]:
+    return {"type": "number", "description": description, "minimum": 0}
+
+
+def _object(description: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "description": description, "properties": properties}
+
+
+_CONDITION = {
+    **_object(
+        "One aspect of the service's state.",
+        type=_text("Aspect: Ready, Reconciling, Stalled, ModelReady, WorkloadAvailable and so on.", 64),
+        status={"type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it holds."},
+        reason=_text("One word a person or a script can act on.", 128),
+        message=_text("The reason in words, with what to do.", 2048),
+        observedGeneration={
+            "type": "integer",
+            "format": "int64",
+            "description": "Generation of the spec it speaks of.",
+        },
+        lastTransitionTime={"type": "string", "format": "date-time", "description": "When the status last changed."},
+    ),
+    "required": ["type", "status", "reason", "lastTransitionTime"],
+}
+
+_DECISION = _object(
+    "One change of the replica count.",
+    time={"type": "string", "format": "date-time", "description": "When it was decided."},
+    fromReplicas=_count("Replicas before."),
+    toReplicas=_count("Replicas after."),
+    reason=_text("Why, in one word.", 64),
+    message=_text("Why, in words, with the figures it rests on."),
+)
+
+STATUS_SCHEMA: dict[str, Any] = {
+    **_object(
+        "What the operator found and did.",
+        observedGeneration={
+            "type": "integer",
+            "format": "int64",
+            # Tools that compare it with metadata.generation see "not looked at yet" from the first moment.
+            "default": -1,
+            "description": "Generation of the spec that this status speaks of; -1 before the first look.",
+        },
+        modelName=_text("Model name clients send.", 253),
+        url=_text("Where the API listens within the cluster."),
+        replicas=_count("Replicas that exist."),
+        readyReplicas=_count("Replicas that answer requests."),
+        desiredReplicas=_count("Replicas the operator wants now."),
+        replicaSummary=_text("Ready and desired replicas, as shown by kubectl get.", 32),
+        selector=_text("Label selector of the pods, for the scale subresource."),
+        queue=_object(
+            "Load of all replicas, refreshed with a decision, otherwise at most every 30 s when it moved by over 10 %.",
+            waiting=_count("Requests that wait."),
+            running=_count("Requests that run."),
+        ),
+        loadSeconds=_number("Longest measured time from process start to serving, in seconds."),
+        scaling=_object(
+            "The autoscaler's last changes.",
+            decisions={
+                "type": "array",
+                "description": "The last changes of the replica count, newest first.",
+                "maxItems": 10,
+                "items": _DECISION,
+                "x-kubernetes-list-type": "atomic",
+            },
+        ),
+        conditions={
+            "type": "array",
+            "description": "The service's state, one entry per aspect.",
+            "maxItems": 16,
+            "items": _CONDITION,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    ),
+    # kstatus and kubectl wait read status before the operator wrote any; the default must have a place to live.
+    "default": {"observedGeneration": -1},
+}

@@ -1,0 +1,78 @@
+"""A keyed work queue: each key waits at most once, runs at most once at a time, and fails on its own schedule.
+
+That is what makes events cheap (a hundred of them are one reconcile) and a poisoned resource harmless (its growing
+delay is its own). Times come from the event loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 300.0
+
+
+class WorkQueue(Generic[K]):
+    """Keys to be worked on by `run_worker` tasks. Single event loop only."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._waiting: set[K] = set()
+        self._running: set[K] = set()
+        self._again: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: K) -> None:
+        """Has `key` worked on soon; during its own run, once more afterwards. A pending retry comes forward."""
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        if key in self._running:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.put_nowait(key)
+
+    def add_later(self, key: K, seconds: float) -> None:
+        """Has `key` worked on after a delay, unless something adds it before."""
+        if key in self._timers or key in self._waiting:
+            return
+        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self._due, key)
+
+    def failed(self, key: K, at_least: float = 0.0) -> float:
+        """Schedules the retry of a failed key; returns its delay in seconds: doubling, jittered, bounded."""
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        grown: float = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(count - 1, 30))
+        delay = max(at_least, grown * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+        self.add_later(key, delay)
+        return delay
+
+    def succeeded(self, key: K) -> None:
+        """Forgets the key's failures."""
+        self._failures.pop(key, None)
+
+    async def run_worker(self, work: Callable[[K], Awaitable[None]]) -> None:
+        """Works on keys until cancelled. `work` handles its own errors."""
+        while True:
+            key = await self._ready.get()
+            self._waiting.discard(key)
+            self._running.add(key)
+            try:
+                await work(key)
+            finally:
+                self._running.discard(key)
+                if key in self._again:
+                    self._again.discard(key)
+                    self.add(key)
+
+    def _due(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
