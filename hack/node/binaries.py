@@ -32,6 +32,7 @@ _GO_ENV = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -bu
 def ensure_all(settings: Settings) -> None:
     """Build whatever the cache does not hold yet."""
     kubernetes(settings)
+    prometheus(settings)
     pause(settings)
     for module in MODULES:
         installed(settings, module)
@@ -46,6 +47,18 @@ def kubernetes(settings: Settings) -> Path:
         return ["build", "-v", "-ldflags", _kubernetes_ldflags(), "-o", f"{output}/", *packages]
 
     return _ensure(settings, settings.kubernetes.name, build, config.HACK / "programs" / "kubernetes")
+
+
+def prometheus(settings: Settings) -> Path:
+    """Prometheus with discovery of pods and nothing else: all clouds' clients would triple the build."""
+    package = "github.com/prometheus/prometheus/cmd/prometheus"
+    tags = "remove_all_sd,enable_kubernetes_sd"
+
+    def build(output: Path) -> list[str]:
+        return ["build", "-v", "-tags", tags, "-ldflags", "-s -w", "-o", f"{output}/", package]
+
+    name = f"prometheus-{config.PROMETHEUS_VERSION}"
+    return _ensure(settings, name, build, config.HACK / "programs" / "prometheus") / "prometheus"
 
 
 def pause(settings: Settings) -> Path:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from node import addons, binaries, config, images, lifecycle
+from node import addons, binaries, config, images, lifecycle, model, prerequisites
 from node.config import Settings
 from node.shell import NodeError
 from node.steps import note, step
@@ -33,6 +33,12 @@ def helm(arguments: list[str]) -> int:
     """Entry point of hack/helm."""
     settings = Settings.from_environment()
     return guarded(lambda: _become(settings, binaries.installed(settings, config.HELM_MODULE), arguments))
+
+
+def promtool(arguments: list[str]) -> int:
+    """Entry point of hack/promtool: checks and tests of Prometheus rules."""
+    settings = Settings.from_environment()
+    return guarded(lambda: _exec(prerequisites.unpacked(settings, "promtool"), arguments))
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -131,6 +137,10 @@ def _become(settings: Settings, program: Path, arguments: list[str]) -> int:
     if not settings.admin_kubeconfig.exists():
         raise NodeError("there is no cluster yet: run hack/cluster up")
     os.environ["KUBECONFIG"] = str(settings.admin_kubeconfig)
+    return _exec(program, arguments)
+
+
+def _exec(program: Path, arguments: list[str]) -> int:
     os.execv(program, [str(program), *arguments])  # noqa: S606 - there is no shell to want
 
 
@@ -148,6 +158,21 @@ def image_commands(arguments: list[str] | None = None) -> int:
     def act() -> int:
         for name in options.image or images.IMAGES:
             print(commands[options.command](settings, images.IMAGES[name]))
+        return 0
+
+    return guarded(act)
+
+
+def model_command(arguments: list[str] | None = None) -> int:
+    """Entry point of hack/model: prints the model's source for an InferenceService."""
+    parser = argparse.ArgumentParser(prog="model", description="SmolLM2-135M-Instruct on a local volume of the node.")
+    parser.add_argument("--namespace", "-n", help="make the claim here; without, only fetch and print the file's path")
+    options = parser.parse_args(arguments)
+    settings = Settings.from_environment()
+
+    def act() -> int:
+        namespace = options.namespace
+        print(model.publish(settings, namespace) if namespace else model.ensure_file(settings))
         return 0
 
     return guarded(act)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node import config, prerequisites
+from node import binaries, config, prerequisites
 from node.config import DNS_IP, NODE_IP, NODE_NAME, Settings
 
 Document = Mapping[str, object]
@@ -39,7 +39,13 @@ def waves(settings: Settings) -> list[list[Component]]:
     return [
         [_etcd(settings), _containerd(settings)],
         [_apiserver(settings)],
-        [_controller_manager(settings), _scheduler(settings), _kubelet(settings), _proxy(settings)],
+        [
+            _controller_manager(settings),
+            _scheduler(settings),
+            _kubelet(settings),
+            _proxy(settings),
+            _prometheus(settings),
+        ],
     ]
 
 
@@ -57,7 +63,7 @@ def _etcd(settings: Settings) -> Component:
         # What a power cut may take from a development cluster is not worth a disk flush for each write.
         "unsafe-no-fsync": "true",
     }
-    return Component("etcd", _argv(prerequisites.daemon(settings, "etcd"), flags), f"http://{NODE_IP}:2381/health")
+    return Component("etcd", _argv(prerequisites.unpacked(settings, "etcd"), flags), f"http://{NODE_IP}:2381/health")
 
 
 def _containerd(settings: Settings) -> Component:
@@ -78,7 +84,7 @@ def _containerd(settings: Settings) -> Component:
         text = text.replace(mark, str(value))
     return Component(
         "containerd",
-        (str(prerequisites.daemon(settings, "containerd")), "--config", str(file)),
+        (str(prerequisites.unpacked(settings, "containerd")), "--config", str(file)),
         f"unix:{settings.containerd_socket}",
         files={file: text, network: _json(_pod_network(settings))},
     )
@@ -258,7 +264,7 @@ def _prometheus(settings: Settings) -> Component:
         "web.enable-lifecycle": None,
         "web.listen-address": f"{NODE_IP}:9090",
     }
-    argv = _argv(prerequisites.daemon(settings, "prometheus"), flags)
+    argv = _argv(binaries.prometheus(settings), flags)
     health = f"{config.PROMETHEUS_URL}/-/healthy"
     return Component("prometheus", argv, health, files={file: _json(document)}, folders=(folder / "rules",))
 

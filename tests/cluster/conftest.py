@@ -1,0 +1,70 @@
+"""The embedded node for tests: brought up once, a namespace for each test, and a poller instead of sleeps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_tools import Kubectl, create, wait_for
+from node import config
+
+HACK = config.HACK
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def settings() -> config.Settings:
+    return config.Settings.from_environment()
+
+
+@pytest.fixture(scope="session")
+def cluster(settings: config.Settings) -> config.Settings:
+    """A running cluster: the embedded node, or the one OCTAVO_KUBECONFIG names."""
+    if settings.kubeconfig is None and os.geteuid() != 0:
+        pytest.fail(
+            "the cluster tests bring up a node of their own and need root; or set OCTAVO_KUBECONFIG", pytrace=False
+        )
+    # Cold, this builds Kubernetes; the limit is the one of the whole build.
+    done = subprocess.run([HACK / "cluster", "up"], capture_output=True, text=True, timeout=1800, check=False)
+    if done.returncode:
+        pytest.fail(f"hack/cluster up failed:\n{done.stdout}{done.stderr}", pytrace=False)
+    return settings
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: config.Settings) -> Kubectl:
+    def run(*arguments: str, stdin: str | None = None, check: bool = True, timeout: float = 60) -> str:
+        command = [str(HACK / "kubectl"), *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        if check and done.returncode:
+            pytest.fail(f"{' '.join(command)} failed:\n{done.stderr}", pytrace=False)
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    return run
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of this test alone, under the restricted pod security standard."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    # A pod is refused until its service account exists.
+    wait_for(
+        lambda: kubectl("get", "-n", name, "serviceaccount/default", check=False).startswith("NAME"),
+        30,
+        "the service account",
+    )
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,144 @@
+"""The embedded node itself: pods run, names resolve, policies hold, repair works, nothing gets out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from cluster_tools import Kubectl, create, wait_for
+from node import config, lifecycle, processes
+from node.health import healthy
+
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+embedded = pytest.mark.skipif(
+    config.Settings.from_environment().kubeconfig is not None, reason="about the embedded node, not a foreign cluster"
+)
+
+
+def toolbox(name: str, script: str, security: dict[str, Any] | None = RESTRICTED) -> dict[str, Any]:
+    """A pod that runs a shell script once."""
+    container = {
+        "name": "main",
+        "image": config.TOOLBOX_IMAGE,
+        "imagePullPolicy": "Never",
+        "args": ["sh", "-c", script],
+        **({"securityContext": security} if security else {}),
+    }
+    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def run_to_end(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> tuple[str, str]:
+    """Run a pod and return its last phase and its log."""
+    name = pod["metadata"]["name"]
+    create(kubectl, {**pod, "metadata": {"name": name, "namespace": namespace}})
+
+    def ended() -> str:
+        phase = kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.phase}")
+        return phase if phase in ("Succeeded", "Failed") else ""
+
+    phase = wait_for(ended, 60, f"the end of pod {name}")
+    return phase, kubectl("logs", name, "-n", namespace)
+
+
+def test_node_is_ready_with_the_pinned_version(kubectl: Kubectl) -> None:
+    (node,) = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    conditions = {item["type"]: item["status"] for item in node["status"]["conditions"]}
+    assert conditions["Ready"] == "True"
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == f"v{config.KUBERNETES_VERSION}"
+
+
+def test_restricted_pod_runs_with_a_read_only_root(kubectl: Kubectl, namespace: str) -> None:
+    security = {**RESTRICTED, "readOnlyRootFilesystem": True}
+    phase, log = run_to_end(kubectl, namespace, toolbox("hello", "/busybox id -u", security))
+    assert (phase, log.strip()) == ("Succeeded", "65532")
+
+
+def test_service_names_resolve_and_connect_in_a_pod(kubectl: Kubectl, namespace: str) -> None:
+    # The DNS Service speaks TCP as well, so one Service shows both resolution and the way to an endpoint.
+    name = "kube-dns.kube-system.svc.cluster.local"
+    script = f"/busybox nslookup {name} && /busybox nc -w 5 -z kube-dns.kube-system.svc 53"
+    phase, log = run_to_end(kubectl, namespace, toolbox("resolve", script))
+    assert phase == "Succeeded", log
+    assert config.DNS_IP in log
+
+
+def test_privileges_beyond_restricted_are_refused(kubectl: Kubectl, namespace: str) -> None:
+    pod = toolbox("root", "true", security=None)
+    pod["metadata"]["namespace"] = namespace
+    answer = kubectl("create", "-f", "-", stdin=json.dumps(pod), check=False)
+    assert 'violates PodSecurity "restricted' in answer
+
+
+@embedded
+def test_nothing_leaves_the_namespace(kubectl: Kubectl, namespace: str) -> None:
+    # 203.0.113.0/24 is documentation's own: nobody would answer there anyway, so only the immediate refusal counts.
+    script = "/busybox nc -w 5 203.0.113.1 80; echo code $?; /busybox nslookup example.org"
+    started = time.monotonic()
+    phase, log = run_to_end(kubectl, namespace, toolbox("outside", script))
+    assert phase == "Failed", log
+    assert "unreachable" in log.lower(), log
+    assert "code 1" in log
+    assert time.monotonic() - started < 30
+    routes = subprocess.run(["ip", "-n", config.NAMESPACE, "route"], capture_output=True, text=True, check=True).stdout
+    assert not any(line.startswith("default") for line in routes.splitlines())
+
+
+@embedded
+def test_host_reaches_pods_and_services(kubectl: Kubectl, cluster: config.Settings) -> None:
+    pod = kubectl(
+        "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[0].status.podIP}"
+    )
+    assert healthy(f"http://{pod}:8181/ready")
+    assert healthy(f"https://{config.API_SERVICE_IP}/readyz")
+    assert healthy(f"{config.PROMETHEUS_URL}/-/ready")
+
+
+@embedded
+def test_second_up_is_a_fast_no_op(cluster: config.Settings) -> None:
+    before = {item.name: item.pid for item in lifecycle.status(cluster)}
+    started = time.monotonic()
+    up = subprocess.run([config.HACK / "cluster", "up"], capture_output=True, text=True, timeout=60, check=True)
+    assert time.monotonic() - started < 10, up.stderr
+    assert "start" not in up.stderr
+    assert {item.name: item.pid for item in lifecycle.status(cluster)} == before
+
+
+@embedded
+@pytest.mark.parametrize("name", ["kube-scheduler", "containerd"])
+def test_up_repairs_a_killed_component(kubectl: Kubectl, cluster: config.Settings, name: str) -> None:
+    before = {item.name: item for item in lifecycle.status(cluster)}
+    pid = before[name].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: state_of(cluster, name) == "stopped", 10, f"the death of {name}")
+    subprocess.run([config.HACK / "cluster", "up"], capture_output=True, timeout=120, check=True)
+    after = {item.name: item for item in lifecycle.status(cluster)}
+    assert {item.state for item in after.values()} == {"running"}
+    assert [other for other in after if after[other].pid != before[other].pid] == [name]
+
+
+def state_of(settings: config.Settings, name: str) -> str:
+    return next(item.state for item in lifecycle.status(settings) if item.name == name)
+
+
+def test_a_recycled_pid_is_left_alone() -> None:
+    """A record of an earlier process with the pid of one that lives must not stop the latter."""
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        stale = processes.Record(pid=stranger.pid, started=1, boot=processes.boot_id(), fingerprint="")
+        processes.stop(stale)
+        assert stranger.poll() is None
+        stranger.terminate()
