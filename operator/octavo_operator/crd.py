@@ -43,8 +43,6 @@ def structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
         return out | {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
     if "const" in out:  # a single choice
         out["enum"] = [out.pop("const")]
-    if "exclusiveMinimum" in out:  # OpenAPI v3.0 writes it as a flag beside the bound
-        out["minimum"], out["exclusiveMinimum"] = out["exclusiveMinimum"], True
     if out.get("type") == "integer":
         out["format"] = "int64"
     if "properties" in out:

@@ -100,7 +100,14 @@ UNSCHEDULABLE = frozenset({"Unschedulable", "InsufficientAccelerator", "PvcNotFo
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
-_ENGINE_REASON = re.compile(r"^([A-Z][A-Za-z]{2,60}): (.{1,800})", re.MULTILINE)
+
+ENGINE_REASONS = (
+    *("InvalidConfiguration", "ModelNotFound", "ModelUnsupported", "CheckpointInvalid"),
+    "InsufficientMemory",
+)
+"""First word of the termination message of an engine that cannot start. Log lines look alike: only these count."""
+
+_ENGINE_REASON = re.compile(rf"^({'|'.join(ENGINE_REASONS)}): (.{{1,800}})", re.MULTILINE)
 
 
 def ownership(live: dict[str, Any] | None, parent: dict[str, Any]) -> Ownership:

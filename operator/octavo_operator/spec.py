@@ -78,7 +78,7 @@ class Engine(Part):
         description="Engine image. Default: the image the operator was installed with.",
     )
     max_model_len: int | None = Field(
-        default=None, ge=1, le=10_000_000, description="Longest prompt plus answer, in tokens."
+        default=None, ge=2, le=10_000_000, description="Longest prompt plus answer, in tokens."
     )
     max_num_seqs: int | None = Field(
         default=None, ge=1, le=4096, description="Most requests that run together in one replica."
@@ -90,7 +90,7 @@ class Engine(Part):
         description="Token budget of one engine step, decodes and prefill chunks together.",
     )
     gpu_memory_utilization: float | None = Field(
-        default=None, gt=0, le=1, description="Share of the accelerator's memory the engine may use, 0 to 1."
+        default=None, ge=0.05, le=1, description="Share of the accelerator's memory the engine may use, 0.05 to 1."
     )
     kv_cache_memory_bytes: int | None = Field(
         default=None, ge=1_048_576, le=1 << 50, description="Size of the KV cache in bytes; on CPU this bounds it."

@@ -1,0 +1,46 @@
+"""Settings: flag over environment over default; what is wrong is named."""
+
+import dataclasses
+
+import pytest
+
+from octavo_operator import cli
+from octavo_operator.config import ENV_PREFIX, OperatorConfig, read_config
+from octavo_operator.errors import ConfigError
+
+
+def read(*arguments, **environment):
+    flags = vars(cli.build_parser().parse_args(["run", *arguments]))
+    return read_config(flags, {ENV_PREFIX + name: value for name, value in environment.items()})
+
+
+def test_defaults():
+    assert read() == OperatorConfig()
+
+
+def test_a_flag_wins_over_the_environment():
+    found = read("--workers=7", WORKERS="8", HEALTH_PORT="9000")
+    assert (found.workers, found.health_port) == (7, 9000)
+
+
+def test_namespaces_are_a_set():
+    assert read("--namespaces", "b, a,,b").namespace_list == ("a", "b")
+
+
+@pytest.mark.parametrize("arguments", [["--workers=x"], ["--workers=0"], ["--log-level=loud"], ["--lease-seconds=nan"]])
+def test_what_is_wrong_is_named(arguments):
+    with pytest.raises(ConfigError, match=arguments[0].split("=")[0]):
+        read(*arguments)
+
+
+def test_every_setting_is_a_documented_flag(capsys):
+    with pytest.raises(SystemExit):
+        cli.build_parser().parse_args(["run", "--help"])
+    text = capsys.readouterr().out
+    for option in dataclasses.fields(OperatorConfig):
+        assert "--" + option.name.replace("_", "-") in text
+
+
+def test_wrong_settings_exit_with_2(capsys):
+    assert cli.main(["run", "--workers=x"]) == 2
+    assert "--workers" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""The work queue: keys are merged, never run twice at once, and fail alone."""
+
+import asyncio
+
+import pytest
+
+from octavo_operator import work_queue
+from octavo_operator.work_queue import LONGEST_DELAY, WorkQueue
+
+
+async def drained(queue, work, *, workers=2, until):
+    tasks = [asyncio.create_task(queue.run_worker(work)) for _ in range(workers)]
+    try:
+        async with asyncio.timeout(5):
+            await until.wait()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_burst_of_events_is_one_run():
+    queue, runs, done = WorkQueue(), [], asyncio.Event()
+
+    async def work(key):
+        runs.append(key)
+        if len(runs) == 2:
+            done.set()
+
+    for _ in range(100):
+        queue.add("a")
+    queue.add("b")
+    assert len(queue) == 2
+    await drained(queue, work, until=done)
+    assert sorted(runs) == ["a", "b"]
+
+
+async def test_an_event_during_a_run_causes_one_more():
+    queue, runs, done = WorkQueue(), [], asyncio.Event()
+    running = 0
+
+    async def work(key):
+        nonlocal running
+        running += 1
+        assert running == 1, "one key must never run twice at once"
+        runs.append(key)
+        if len(runs) == 1:
+            queue.add(key)
+            queue.add(key)
+            await asyncio.sleep(0.01)
+        running -= 1
+        if len(runs) == 2:
+            done.set()
+
+    queue.add("a")
+    await drained(queue, work, until=done)
+    assert runs == ["a", "a"]
+
+
+async def test_delays_grow_and_are_bounded(monkeypatch):
+    monkeypatch.setattr(work_queue.random, "uniform", lambda low, high: 1.0)
+    queue = WorkQueue()
+    delays = [queue.failed("a") for _ in range(40)]
+    assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert max(delays) == LONGEST_DELAY
+    assert queue.failed("a", at_least=1000.0) == 1000.0
+    queue.succeeded("a")
+    assert queue.failed("a") == 0.5
+
+
+async def test_a_poisoned_key_does_not_delay_others(monkeypatch):
+    monkeypatch.setattr(work_queue, "FIRST_DELAY", 0.01)
+    queue, seen, done = WorkQueue(), [], asyncio.Event()
+
+    async def work(key):
+        seen.append(key)
+        if key == "poisoned":
+            queue.failed(key)
+            return
+        if seen.count("poisoned") >= 3:
+            done.set()
+        else:
+            queue.add_later(key, 0.005)
+
+    queue.add("poisoned")
+    queue.add("fine")
+    await drained(queue, work, workers=1, until=done)
+    assert seen.count("fine") >= 2
+
+
+@pytest.mark.parametrize("delay", [100.0])
+async def test_an_event_brings_a_retry_forward(delay):
+    queue, done = WorkQueue(), asyncio.Event()
+    queue.failed("a", at_least=delay)
+
+    async def work(key):
+        done.set()
+
+    queue.add("a")
+    await drained(queue, work, until=done)
