@@ -1,0 +1,115 @@
+"""The API port's application: the gate that every request passes, then the routes, then errors in OpenAI's form."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo_engine.errors import OctavoError, RequestError
+from octavo_engine.request import RejectReason
+from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.context import Context
+from octavo_engine.server.replies import Refusal, refusal_of
+from octavo_engine.server.routes import build_routes
+
+log = logging.getLogger("octavo.access")
+
+OPEN_PATHS = frozenset({"/health"})  # everything else, known or not, needs a key
+MAX_HEADERS = 100
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def build_app(context: Context) -> ASGIApp:
+    """The application of the API port. No documentation and no metrics are served there."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.include_router(build_routes(context))
+
+    async def refused(_: Request, error: Exception) -> Response:
+        assert isinstance(error, Refusal)
+        if error.status in (400, 413, 415):
+            context.on_reject(RejectReason.INVALID)
+        return error.response()
+
+    async def failed(_: Request, error: Exception) -> Response:
+        assert isinstance(error, OctavoError)
+        if isinstance(error, RequestError):
+            context.on_reject(RejectReason.INVALID)
+        return refusal_of(error).response()
+
+    app.add_exception_handler(Refusal, refused)
+    app.add_exception_handler(OctavoError, failed)
+    app.add_exception_handler(HTTPException, _unknown_route)
+    app.add_exception_handler(Exception, _broken)
+    return Gate(app, context.keys)
+
+
+async def _unknown_route(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = {404: "there is no such route", 405: "this route does not know that method"}
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    message = text.get(error.status_code, "the request cannot be served")
+    return Refusal(error.status_code, message, code=code, headers=dict(error.headers or {})).response()
+
+
+async def _broken(request: Request, _: Exception) -> Response:
+    """A fault of ours. The log has the traceback under the id that the client sees."""
+    message = f"an internal error ended this request; its id is {request.state.request_id}"
+    return Refusal(500, message, "server_error", code="internal_error").response()
+
+
+class Gate:
+    """Counts headers, gives ids, checks keys and logs. What it decides depends on the decoded path alone."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what may pass."""
+        if scope["type"] != "http":
+            return
+        began, status = time.monotonic(), 0
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        namespace = self._admit(scope["path"], headers)
+        try:
+            if isinstance(namespace, Refusal):
+                await namespace.response()(scope, receive, send_with_id)
+                return
+            scope["state"] = {"arrival": began, "namespace": namespace, "request_id": request_id}
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            pass  # it went away while it was sending its body
+        finally:
+            seconds = time.monotonic() - began
+            log.info("%s %s %r %d %.3f s", request_id, scope["method"], scope["path"][:256], status, seconds)
+
+    def _admit(self, path: str, headers: Headers) -> str | Refusal:
+        """The caller's namespace, or why there is none."""
+        if len(headers.raw) > MAX_HEADERS:
+            return Refusal(431, f"more than {MAX_HEADERS} headers", headers={"Connection": "close"})
+        if path in OPEN_PATHS or not self._keys.required:
+            return ""
+        namespace = self._keys.identify(headers.get("authorization", ""))
+        if namespace is None:
+            challenge = {"WWW-Authenticate": "Bearer"}
+            return Refusal(401, "send a valid API key as a bearer token", code="invalid_api_key", headers=challenge)
+        return namespace

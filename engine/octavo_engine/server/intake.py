@@ -1,0 +1,146 @@
+"""From a checked body to requests for the engine: prompts to token ids, fields to sampling parameters, all bounds.
+
+Everything here may run in a thread; nothing reaches the engine before all of a body's prompts have passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_engine.errors import PromptTooLong, RequestError
+from octavo_engine.request import Request, SamplingParams
+from octavo_engine.server.schemas import ChatBody, CompletionBody
+from octavo_engine.tokenizer import Tokenizer
+
+COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for completions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one request may be. All in tokens, the timeout in seconds."""
+
+    max_model_len: int
+    max_prompt_tokens: int
+    vocab_size: int  # ids the model has embeddings and logits for
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks: under which id, since when, and whose prefixes may be shared."""
+
+    name: str
+    arrival: float
+    namespace: str
+
+
+def chat_prompts(body: ChatBody, tokenizer: Tokenizer, limits: Limits) -> list[list[int]]:
+    """The one prompt of a conversation."""
+    ids = tokenizer.render_chat([message.for_template() for message in body.messages])
+    _check_length(ids, "messages", limits)
+    return [ids]
+
+
+def completion_prompts(body: CompletionBody, tokenizer: Tokenizer, limits: Limits) -> list[list[int]]:
+    """The prompts of a completion; token ids are taken as they are."""
+    prompts = []
+    for prompt in body.prompt:
+        ids = tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else list(prompt)
+        check_ids(ids, "prompt", limits)
+        _check_length(ids, "prompt", limits)
+        prompts.append(ids)
+    return prompts
+
+
+def check_ids(ids: list[int], param: str, limits: Limits) -> None:
+    """Raise RequestError naming `param` unless the model knows all of `ids`."""
+    if ids and max(ids) >= limits.vocab_size:
+        raise RequestError(f"{param}: token ids must be below {limits.vocab_size}", param=param)
+
+
+def _check_length(ids: list[int], param: str, limits: Limits) -> None:
+    if not ids:
+        raise RequestError(f"{param}: there must be at least one token", param=param)
+    most = min(limits.max_prompt_tokens, limits.max_model_len - 1)
+    if len(ids) > most:
+        raise PromptTooLong(
+            f"{param}: {len(ids)} tokens are more than the {most} that a prompt may have",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def make_requests(
+    body: ChatBody | CompletionBody, prompts: list[list[int]], caller: Caller, limits: Limits
+) -> list[Request]:
+    """`n` requests for each prompt, in the order of the answer's choices."""
+    copies = body.n or 1
+    return [
+        Request(
+            id=f"{caller.name}-{index * copies + copy}",
+            tokens=list(prompt),
+            params=_params(body, len(prompt), copy, limits),
+            arrival=caller.arrival,
+            namespace=caller.namespace,
+            deadline=caller.arrival + limits.timeout_seconds,
+        )
+        for index, prompt in enumerate(prompts)
+        for copy in range(copies)
+    ]
+
+
+def _params(body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits: Limits) -> SamplingParams:
+    check_ids(body.stop_token_ids, "stop_token_ids", limits)
+    check_ids(list(body.logit_bias or ()), "logit_bias", limits)
+    max_tokens = _max_tokens(body, limits.max_model_len - num_prompt)
+    if body.min_tokens > max_tokens:
+        raise RequestError(f"min_tokens: {body.min_tokens} is more than the {max_tokens} allowed", param="min_tokens")
+    return SamplingParams(
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=body.top_k if body.top_k and body.top_k > 0 else None,
+        min_p=body.min_p,
+        seed=None if body.seed is None else _wrap(body.seed + copy),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=tuple((body.logit_bias or {}).items()),
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens,
+        stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids),
+        include_stop_str_in_output=body.include_stop_str_in_output,
+        ignore_eos=body.ignore_eos,
+        skip_special_tokens=body.skip_special_tokens,
+        logprobs=_logprobs(body),
+    )
+
+
+def _max_tokens(body: ChatBody | CompletionBody, room: int) -> int:
+    """What the client asked for if it fits; without a wish, all the room for a chat and a little for a completion."""
+    if isinstance(body, CompletionBody):
+        wanted, param = body.max_tokens or min(COMPLETION_TOKENS, room), "max_tokens"
+    else:
+        wanted, param = body.limit or room, body.limit_name
+    if wanted > room:
+        raise PromptTooLong(
+            f"{param}: {wanted} is more than the {room} tokens that the prompt leaves of the model's window",
+            param=param,
+            code="context_length_exceeded",
+        )
+    return wanted
+
+
+def _logprobs(body: ChatBody | CompletionBody) -> int | None:
+    if isinstance(body, CompletionBody):
+        return body.logprobs
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _wrap(seed: int) -> int:
+    """Keep a seed that was counted up within 63 bits."""
+    return seed % 2**63

@@ -1,0 +1,64 @@
+"""Errors in OpenAI's form. Every refusal is made here, so none can carry a path or a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi.responses import JSONResponse
+
+from octavo_engine.errors import Draining, EngineDead, OctavoError, Overloaded, RequestError
+
+MAX_MESSAGE_CHARACTERS = 800
+DRAINING_RETRY_SECONDS = 1  # another replica is a connection away
+
+
+@dataclass(eq=False)
+class Refusal(Exception):
+    """An HTTP error reply, also raised to end a request early."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The JSON object, which is also the last event of a stream that failed."""
+        message = printable(self.message, MAX_MESSAGE_CHARACTERS)
+        return {"error": {"message": message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The whole reply."""
+        return JSONResponse(self.body, status_code=self.status, headers=self.headers)
+
+
+def refusal_of(error: OctavoError) -> Refusal:
+    """What a client is told of an error; the type of the error decides."""
+    match error:
+        case RequestError():
+            param = None if error.param is None else printable(error.param, 128)
+            return Refusal(400, str(error), param=param, code=error.code or "invalid_value")
+        case Overloaded():
+            return Refusal(429, str(error), "overloaded_error", None, str(error.reason), _elsewhere(error.retry_after))
+        case Draining():
+            return Refusal(
+                503, str(error), "service_unavailable", None, "shutting_down", _elsewhere(DRAINING_RETRY_SECONDS)
+            )
+        case EngineDead():
+            headers = _elsewhere(DRAINING_RETRY_SECONDS)
+            return Refusal(503, str(error), "service_unavailable", None, "engine_stopped", headers)
+        case _:
+            return Refusal(500, str(error), "server_error", None, "internal_error")
+
+
+def _elsewhere(seconds: int) -> dict[str, str]:
+    """Ask to come back later, on a new connection: a pooled one would lead to this replica again."""
+    return {"Retry-After": str(seconds), "Connection": "close"}
+
+
+def printable(text: str, limit: int) -> str:
+    """`text` without control characters or lone surrogates, at most `limit` characters."""
+    kept = "".join(char if char.isprintable() else " " for char in text[: limit + 1])
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
