@@ -17,10 +17,10 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: venv ## Run the main job: cluster, operator, a real model, a streamed answer, metrics, scaling under load
-	$(BIN)/python -m demo
+	@PYTHONPATH=hack $(BIN)/python -m demo
 
 demo-down: venv ## Remove what the demo made, and the cluster
-	$(BIN)/python -m demo down
+	@PYTHONPATH=hack $(BIN)/python -m demo down
 
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	$(PYTEST) tests/engine tests/operator tests/contract tests/gpu

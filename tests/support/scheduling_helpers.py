@@ -61,7 +61,8 @@ def shape(batch: Batch) -> list[tuple[str, int, int]]:
 
 
 def check_accounting(made: Scheduler, live: list[Request]) -> None:
-    """No block lost, none shared wrongly: free + cached + used == total, and every block's users are just its holders."""
+    """No block lost, none shared wrongly: free + cached + used == total, and every block's users are just its
+    holders."""
     cache: KVCache = made.cache  # type: ignore[attr-defined]
     pool, tree = cache._pool, cache._prefixes
     holders: dict[int, list[Request]] = {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduling_helpers import BLOCK, drain, request, scheduler, shape, step
 from octavo_engine.request import FinishReason, PreemptReason, Status, WaitReason
+from scheduling_helpers import BLOCK, drain, request, scheduler, shape, step
 
 
 def test_a_prompt_is_computed_and_its_last_token_samples():

@@ -1,12 +1,14 @@
-"""Random histories of arrivals, steps, aborts and evictions: the accounts always balance, and everyone gets their end."""
+"""Random histories of arrivals, steps, aborts and evictions: the accounts always balance, and everyone gets their
+end."""
 
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from scheduling_helpers import BLOCK, check_accounting, request, run, scheduler
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from octavo_engine.request import FinishReason, Request, Status
+from scheduling_helpers import BLOCK, check_accounting, request, run, scheduler
 
 # Few distinct tokens make equal prefixes likely; so do these stems.
 STEMS = [[1] * 9, [1] * 4 + [2] * 8, [3] * 16]
@@ -86,7 +88,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert stats.free_blocks + stats.cached_blocks + stats.used_blocks == stats.total_blocks
 
     def teardown(self) -> None:
-        """Whatever happened: left alone, every request comes to its end, exactly once, and all blocks are there again."""
+        """Whatever happened: left alone, every request comes to its end, exactly once, and all blocks are there
+        again."""
         if not hasattr(self, "scheduler"):
             return
         for _ in range(5000):

@@ -1,0 +1,1 @@
+"""The main job from end to end, told step by step: `make demo`, `make demo-down`."""

@@ -1,0 +1,131 @@
+"""A whole engine around a loaded decoder, in one line, with every logit it sampled from kept for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+
+from octavo_engine.batch import Batch
+from octavo_engine.engine import Engine
+from octavo_engine.memory import CacheGeometry
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.request import Request, Sampled, SamplingParams
+from octavo_engine.runtime.kv_store import allocate
+from octavo_engine.runtime.runner import Runner
+from octavo_engine.runtime.sampler import Sampler
+from octavo_engine.scheduling.kv_cache import KVCache
+from octavo_engine.scheduling.scheduler import Scheduler
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+_ids = count()
+
+
+class NoText:
+    """A detokenizer for tests that look at token ids only."""
+
+    stopped = None
+
+    def push(self, token_id: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+class NoMetrics:
+    """A recorder for tests that look at tokens only."""
+
+    def step(self, batch: Batch, seconds: float) -> None: ...
+
+    def token(self, request: Request, at: float) -> None: ...
+
+    def finished(self, request: Request, at: float) -> None: ...
+
+
+@dataclass
+class RecordingSampler:
+    """Samples as the real one does, and keeps the logits of each request's tokens."""
+
+    inner: Sampler
+    logits: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
+        for row, request in zip(logits, requests, strict=True):
+            self.logits.setdefault(request.id, []).append(row.clone())
+        return self.inner.sample(logits, requests)
+
+
+@dataclass
+class Answered:
+    """What a request got: its tokens, and the logits that each was sampled from."""
+
+    request: Request
+    tokens: list[int]
+    logits: list[torch.Tensor]
+
+
+class Harness:
+    """An engine over `decoder`. `fill` poisons the cache, so that a slot read before it is written shows."""
+
+    def __init__(self, decoder: Decoder, **overrides: Any) -> None:
+        options = {"blocks": 512, "block_size": 16, "budget": 2048, "seqs": 64, "chunked": True, "caching": True}
+        options |= overrides
+        spec = decoder.spec
+        geometry = CacheGeometry(
+            spec.layers, spec.kv_heads, spec.head_dim, decoder.embedding.element_size(), options["block_size"]
+        )
+        device = decoder.embedding.device
+        caches = allocate(geometry, options["blocks"], dtype=decoder.embedding.dtype, device=device)
+        for pair in caches:
+            for tensor in pair:
+                tensor.fill_(float("nan"))
+        self.sampler = RecordingSampler(Sampler(eos_ids=spec.eos_ids))
+        cache = KVCache(options["blocks"], options["block_size"], enable_prefix_caching=options["caching"])
+        self.scheduler = Scheduler(
+            cache,
+            max_num_batched_tokens=options["budget"],
+            max_num_seqs=options["seqs"],
+            enable_chunked_prefill=options["chunked"],
+        )
+        self.runner = Runner(
+            decoder,
+            caches,
+            block_size=options["block_size"],
+            device=device,
+            sampler=self.sampler,  # type: ignore[arg-type]
+        )
+        self.engine = Engine(
+            scheduler=self.scheduler,
+            runner=self.runner,
+            metrics=NoMetrics(),
+            detokenizer=lambda request: NoText(),
+            eos_ids=frozenset(spec.eos_ids),
+            max_model_len=spec.max_positions,
+        )
+
+    def submit(self, prompt: Sequence[int], params: SamplingParams = GREEDY, *, namespace: str = "") -> Request:
+        request = Request(id=f"h{next(_ids)}", tokens=list(prompt), params=params, arrival=0.0, namespace=namespace)
+        self.engine.check(request)
+        self.engine.add(request)
+        return request
+
+    def finish(self, requests: Sequence[Request], limit: int = 20_000) -> list[Answered]:
+        """Step until all work is done."""
+        for _ in range(limit):
+            if not self.engine.has_work:
+                break
+            self.engine.step()
+        assert not self.engine.has_work
+        return [Answered(item, item.output_ids, self.sampler.logits[item.id]) for item in requests]
+
+    def together(self, prompts: Sequence[Sequence[int]], params: SamplingParams = GREEDY) -> list[Answered]:
+        """All prompts in one batch."""
+        return self.finish([self.submit(prompt, params) for prompt in prompts])
+
+    def alone(self, prompts: Sequence[Sequence[int]], params: SamplingParams = GREEDY) -> list[Answered]:
+        """One prompt after the other."""
+        return [answer for prompt in prompts for answer in self.finish([self.submit(prompt, params)])]
