@@ -115,7 +115,7 @@ class State:
     tracks: dict[str, Track] = field(default_factory=dict)
     overloaded_samples: int = 0
     wanted: tuple[tuple[float, int], ...] = ()  # (time, count wanted), over the window
-    targets: tuple[tuple[float, int], ...] = ()  # (time, target), over the step period
+    before: tuple[tuple[float, int], ...] = ()  # (time, target before that sample), over the step period
     last_increase: float | None = None
     last_decrease: float | None = None
 
@@ -233,7 +233,7 @@ def _increase(state: State, fleet: Fleet, inputs: Inputs, *, wanted: int, reason
         return Decision(
             hold, hold, Reason.STEADY, f"{words}, but one that was added does not start", inputs, wanted, stuck
         )
-    base = min([target for when, target in state.targets if now - when < STEP_SECONDS], default=hold)
+    base = min([target for when, target in state.before if now - when < STEP_SECONDS], default=hold)
     allowed = max(2 * base, base + 2)
     target = max(hold, min(wanted, allowed))
     limited = Limit.STEP if wanted > allowed else None
@@ -353,7 +353,7 @@ def _remember(state: State, decision: Decision, limits: Limits, now: float) -> S
         state,
         target=decision.replicas,
         wanted=(*older[-1:], *(entry for entry in wanted if now - entry[0] <= window)),
-        targets=(*((t, n) for t, n in state.targets if now - t < STEP_SECONDS), (now, decision.replicas)),
+        before=(*((t, n) for t, n in state.before if now - t < STEP_SECONDS), (now, decision.previous)),
         overloaded_samples=0 if changed > 0 else state.overloaded_samples,
         last_increase=now if changed > 0 else state.last_increase,
         last_decrease=now if changed < 0 else state.last_decrease,

@@ -1,0 +1,303 @@
+"""Whole reconciles against a tiny fake cluster: what is written, what is not, and what failures do."""
+
+import copy
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fake_cluster import MONITOR_KIND, FakeCluster
+from octavo_operator.autoscaling import Load
+from octavo_operator.errors import Conflict, Refused, Retryable
+from octavo_operator.manifests import DEPLOYMENT, SERVICE
+from octavo_operator.metrics import Metrics
+from octavo_operator.names import Key
+from octavo_operator.reconcile import Reconciler
+from octavo_operator.scaler import Scaler
+from operator_samples import IMAGE, NOW, pod, resource
+
+KEY = Key("team", "assistant")
+CHILDREN = {"Deployment", "Service", "PodDisruptionBudget"}
+
+
+class FakeLoads:
+    """Every pod answers the same."""
+
+    def __init__(self, answer="no answer"):
+        self.answer = answer
+
+    async def loads(self, pods):
+        return {pod.name: self.answer for pod in pods}
+
+
+class World:
+    """A cluster, an operator, and a clock that the test moves."""
+
+    def __init__(self, parent, monitoring=False):
+        self.cluster = FakeCluster(parent, monitoring)
+        self.loads = FakeLoads()
+        self.now = 0.0
+        self.restart_operator()
+
+    def restart_operator(self):
+        self.metrics = Metrics(CollectorRegistry())
+        self.scaler = Scaler(self.loads, self.metrics, 300.0, lambda: self.now)
+        self.reconciler = Reconciler(self.cluster, self.scaler, IMAGE, lambda: NOW)
+
+    async def reconcile(self):
+        self.cluster.writes.clear()
+        await self.reconciler.reconcile(KEY)
+        return self.cluster.writes
+
+    async def settle(self):
+        for _ in range(5):
+            if not await self.reconcile():
+                return
+        raise AssertionError(f"still writing after five reconciles: {self.cluster.writes}")
+
+    async def tick(self, times=1):
+        keys = set()
+        for _ in range(times):
+            self.now += 5.0
+            keys |= await self.scaler.tick()
+        return keys
+
+    @property
+    def replicas(self):
+        return self.cluster.children[DEPLOYMENT]["spec"]["replicas"]
+
+
+async def test_a_new_service_gets_its_children_and_a_status():
+    world = World(resource())
+    assert await world.reconcile() == ["Service", "PodDisruptionBudget", "Deployment", "status"]
+    assert world.cluster.conditions()["Reconciling"]["reason"] == "Creating"
+
+
+async def test_a_steady_service_costs_no_write():
+    world = World(resource(), monitoring=True)
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    await world.settle()
+    assert await world.reconcile() == []
+    assert world.cluster.conditions()["Ready"]["status"] == "True"
+
+
+async def test_the_users_spec_and_metadata_are_never_written():
+    parent = resource()
+    world = World(parent)
+    await world.settle()
+    assert {key: value for key, value in world.cluster.resource.items() if key != "status"} == resource()
+
+
+@pytest.mark.parametrize("kind", [DEPLOYMENT, SERVICE])
+async def test_a_deleted_child_comes_back(kind):
+    world = World(resource())
+    await world.settle()
+    del world.cluster.children[kind]
+    assert kind[1] in await world.reconcile()
+
+
+async def test_an_edited_child_is_put_back():
+    world = World(resource(replicas=2))
+    await world.settle()
+    world.cluster.children[DEPLOYMENT]["spec"]["replicas"] = 7
+    await world.settle()
+    assert world.replicas == 2
+
+
+async def test_a_changed_spec_reaches_the_deployment_alone():
+    world = World(resource())
+    await world.settle()
+    world.cluster.resource["spec"]["engine"] = {"maxNumSeqs": 4}
+    world.cluster.resource["metadata"]["generation"] = 2
+    assert await world.reconcile() == ["Deployment", "status"]
+    assert world.cluster.resource["status"]["observedGeneration"] == 2
+
+
+async def test_there_and_back_restores_identical_children():
+    world = World(resource())
+    await world.settle()
+    before = {kind: child["spec"] for kind, child in copy.deepcopy(world.cluster.children).items()}
+    world.cluster.resource["spec"]["drainSeconds"] = 99
+    await world.settle()
+    del world.cluster.resource["spec"]["drainSeconds"]
+    await world.settle()
+    assert {kind: child["spec"] for kind, child in world.cluster.children.items()} == before
+
+
+async def test_monitoring_is_picked_up_when_it_appears():
+    world = World(resource())
+    await world.settle()
+    assert world.cluster.kinds() == CHILDREN
+    assert world.cluster.conditions()["MonitoringConfigured"]["status"] == "False"
+    world.cluster.monitoring = True
+    await world.settle()
+    assert world.cluster.kinds() == CHILDREN | {MONITOR_KIND}
+    assert world.cluster.conditions()["MonitoringConfigured"]["status"] == "True"
+
+
+async def test_a_foreign_service_blocks_itself_only():
+    world = World(resource())
+    world.cluster.children[SERVICE] = {"metadata": {"name": "assistant", "uid": "theirs"}, "spec": {"mine": False}}
+    await world.settle()
+    assert world.cluster.children[SERVICE]["spec"] == {"mine": False}
+    assert DEPLOYMENT in world.cluster.children
+    assert world.cluster.conditions()["Stalled"]["reason"] == "ForeignObject"
+
+
+async def test_a_failing_step_stops_no_other_and_is_told():
+    world = World(resource())
+    world.cluster.failing["Service"] = Refused("PATCH services: 403 forbidden", 403)
+    with pytest.raises(Refused):
+        await world.reconcile()
+    assert world.cluster.writes == ["PodDisruptionBudget", "Deployment", "status"]
+    assert world.cluster.conditions()["Stalled"]["reason"] == "OperatorForbidden"
+    await world.settle()
+    assert "Stalled" not in world.cluster.conditions()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Conflict("changed", 409), "Conflict"),
+        (Refused("invalid", 422), "ApplyRefused"),
+        (Retryable("gone away", 500), "ApiUnavailable"),
+    ],
+)
+async def test_failures_are_told_and_tried_again(error, reason):
+    world = World(resource())
+    world.cluster.failing["Deployment"] = error
+    with pytest.raises(type(error)):
+        await world.reconcile()
+    found = world.cluster.conditions()
+    assert (found.get("Stalled") or found["Reconciling"])["reason"] == reason
+    await world.settle()
+    assert world.cluster.kinds() == CHILDREN
+
+
+async def test_a_missing_read_permission_is_shown():
+    world = World(resource())
+    world.cluster.failing["observe"] = Refused("GET pods: 403 forbidden", 403)
+    with pytest.raises(Refused):
+        await world.reconcile()
+    assert world.cluster.conditions()["Stalled"]["reason"] == "OperatorForbidden"
+
+
+async def test_an_unreadable_spec_is_shown_and_not_retried():
+    world = World(resource(engine={"fromTheFuture": 1}))
+    await world.reconcile()
+    assert world.cluster.conditions()["Stalled"]["reason"] == "SpecUnreadable"
+    assert await world.reconcile() == []
+
+
+async def test_a_deleted_service_is_forgotten():
+    world = World(resource())
+    await world.settle()
+    world.cluster.resource = None
+    await world.reconcile()
+    assert world.scaler.known() == set()
+
+
+async def test_a_paused_service_is_left_as_it_is():
+    world = World(resource(paused=True))
+    assert await world.reconcile() == ["status"]
+    assert world.cluster.children == {}
+    assert world.cluster.conditions()["Ready"]["reason"] == "Paused"
+
+
+def scaled(**more):
+    return resource(autoscaling={"maxReplicas": 3} | more)
+
+
+def busy(waiting):
+    return Load(waiting=waiting, waiting_full=waiting, running=2, max_num_seqs=2)
+
+
+async def test_a_growing_queue_raises_the_deployment():
+    world = World(scaled())
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    await world.settle()
+    world.loads.answer = busy(9)
+    assert await world.tick(2) == {KEY}
+    assert "Deployment" in await world.reconcile()
+    assert world.replicas == 2
+    (decision,) = world.cluster.resource["status"]["scaling"]["decisions"]
+    assert (decision["fromReplicas"], decision["toReplicas"], decision["reason"]) == (1, 2, "QueueGrowth")
+    assert "9 waiting" in decision["message"]
+    assert world.cluster.resource["status"]["queue"] == {"waiting": 9, "running": 2}
+
+
+async def test_an_operator_restart_keeps_count_and_history():
+    world = World(scaled())
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    world.loads.answer = busy(9)
+    await world.settle()
+    await world.tick(2)
+    await world.settle()
+    before = copy.deepcopy(world.cluster.resource["status"]["scaling"])
+    world.restart_operator()
+    await world.settle()
+    assert world.replicas == 2
+    assert world.cluster.resource["status"]["scaling"] == before
+
+
+async def test_the_victim_is_marked_before_the_count_is_lowered():
+    world = World(scaled(minReplicas=1))
+    await world.settle()
+    world.cluster.children[DEPLOYMENT]["spec"]["replicas"] = 2
+    world.restart_operator()
+    world.cluster.pods = [pod("a", ready=True), pod("b", ready=True)]
+    await world.settle()
+    world.loads.answer = Load(max_num_seqs=8)
+    await world.tick(70)
+    writes = await world.reconcile()
+    assert writes[0] == "mark a"
+    assert writes.index("Deployment") > 0
+    assert world.replicas == 1
+
+
+async def test_queue_figures_are_written_seldom():
+    world = World(resource())
+    world.cluster.pods = [pod(ready=True)]
+    world.loads.answer = busy(1)
+    await world.settle()
+    await world.tick()
+    await world.settle()
+    world.loads.answer = busy(5)
+    assert await world.tick(5) == set()
+    assert await world.tick(2) == {KEY}
+    await world.reconcile()
+    assert world.cluster.resource["status"]["queue"]["waiting"] == 5
+
+
+async def test_a_silent_pod_is_told_at_once():
+    world = World(resource())
+    world.cluster.pods = [pod(ready=True)]
+    await world.settle()
+    assert await world.tick() == {KEY}
+    await world.reconcile()
+    assert world.cluster.conditions()["MetricsAvailable"]["reason"] == "NoData"
+
+
+async def test_mode_external_follows_spec_replicas():
+    world = World(resource(replicas=2, autoscaling={"mode": "External"}))
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    world.loads.answer = busy(99)
+    await world.tick(5)
+    await world.settle()
+    assert world.replicas == 2
+    assert "ScalingLimited" not in world.cluster.conditions()
+
+
+async def test_series_of_a_gone_service_are_dropped():
+    world = World(scaled())
+    world.cluster.pods = [pod(ready=True)]
+    world.loads.answer = busy(9)
+    await world.settle()
+    await world.tick(2)
+    world.cluster.resource = None
+    await world.reconcile()
+    for metric in (world.metrics.desired, world.metrics.inputs, world.metrics.decisions):
+        assert not next(iter(metric.collect())).samples
