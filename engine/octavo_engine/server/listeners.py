@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import uvicorn
@@ -41,6 +42,20 @@ def url_of(bound: socket.socket) -> str:
 
 class Listener(uvicorn.Server):
     """A uvicorn server that leaves the process's signals alone."""
+
+    _serving: asyncio.Task[None]
+
+    async def start(self, bound: socket.socket, *, on_end: Callable[[], object]) -> None:
+        """Listen, in a task; returns once connections are accepted. `on_end` is called when the task ends."""
+        self._serving = asyncio.create_task(self.serve(sockets=[bound]))
+        self._serving.add_done_callback(lambda _: on_end())
+        while not self.started and not self._serving.done():
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        """Close the port and let replies that are being sent end; raises what went wrong while serving."""
+        self.should_exit = True
+        await self._serving
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

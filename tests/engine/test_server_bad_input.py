@@ -1,0 +1,281 @@
+"""Bad input gets a short 4xx that names the field, and the engine never hears of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo_engine.request import RejectReason
+from octavo_engine.server.body import MAX_DEPTH
+from octavo_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from scripted_server import WINDOW, ScriptedServer, scripted_server
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT_BODY: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION_BODY: dict[str, Any] = {"model": "scripted", "prompt": "hi"}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_gguf: Path) -> Iterator[ScriptedServer]:
+    tokenizer: Tokenizer = load_tokenizer(str(smollm2_gguf))
+    with scripted_server(tokenizer) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def nothing_reaches_the_engine(server: ScriptedServer) -> Iterator[None]:
+    before = server.engine.arrivals
+    yield
+    assert server.engine.arrivals == before
+
+
+def send(server: ScriptedServer, path: str, content: bytes, headers: dict[str, str] = JSON) -> httpx.Response:
+    with server.client as client:
+        return client.post(path, content=content, headers=headers)
+
+
+def refused(reply: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """The error of a reply, which must be a short one in OpenAI's form."""
+    assert reply.status_code == status, reply.text
+    assert len(reply.content) < 2048
+    assert "Traceback" not in reply.text
+    error: dict[str, Any] = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["code"], str)
+    return error
+
+
+WRONG = [
+    ("temperature", -0.1),
+    ("temperature", 2.1),
+    ("temperature", "1"),
+    ("temperature", True),
+    ("temperature", 10**30),
+    ("top_p", 0),
+    ("top_p", 1.5),
+    ("top_k", -2),
+    ("top_k", 1.5),
+    ("min_p", -1),
+    ("seed", 2**63),
+    ("seed", 1.0),
+    ("n", 0),
+    ("n", 9),
+    ("n", 10**9),
+    ("n", "1"),
+    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("max_tokens", WINDOW),
+    ("max_tokens", 2**31 - 1),
+    ("max_tokens", 2**63),
+    ("max_tokens", 1.5),
+    ("min_tokens", -1),
+    ("min_tokens", WINDOW),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -3),
+    ("repetition_penalty", 0),
+    ("stop", ["a"] * 5),
+    ("stop", ""),
+    ("stop", "x" * 257),
+    ("stop", 5),
+    ("stop_token_ids", [49152]),
+    ("stop_token_ids", [-1]),
+    ("stop_token_ids", [2**63]),
+    ("logit_bias", {"49152": 1}),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"x": 1}),
+    ("logit_bias", {"5": 101}),
+    ("logit_bias", {str(i): 1 for i in range(301)}),
+    ("stream", "yes"),
+    ("stream_options", {"include_usage": True}),
+    ("stream_options", {"unheard_of": True}),
+    ("user", 5),
+    ("tools", [{"type": "function"}]),
+    ("nonsense", 1),
+    ("model", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+@pytest.mark.parametrize(("path", "body"), [(CHAT, CHAT_BODY), (COMPLETIONS, COMPLETION_BODY)])
+def test_a_wrong_field_is_named(
+    server: ScriptedServer, path: str, body: dict[str, Any], field: str, value: Any
+) -> None:
+    error = refused(send(server, path, json.dumps(body | {field: value}).encode()))
+    assert (error["param"] or error["message"]).startswith(field)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 5000])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "max_tokens", "seed", "n", "logit_bias"])
+def test_numbers_that_are_none(server: ScriptedServer, field: str, number: str) -> None:
+    value = f'{{"5": {number}}}' if field == "logit_bias" else number
+    refused(send(server, COMPLETIONS, f'{{"model": "scripted", "prompt": "hi", "{field}": {value}}}'.encode()))
+
+
+@pytest.mark.parametrize(
+    ("patch", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "root", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "user", "content": "x " * 300}]}, "messages"),
+        ({"messages": [7] * 5000}, "messages"),
+        ({"top_logprobs": 2}, None),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"max_tokens": 1, "max_completion_tokens": 1}, None),
+        ({"max_completion_tokens": 10_000}, "max_completion_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"prompt": "x"}, "prompt"),
+    ],
+)
+def test_wrong_chats(server: ScriptedServer, patch: dict[str, Any], param: str | None) -> None:
+    error = refused(send(server, CHAT, json.dumps(CHAT_BODY | patch).encode()))
+    assert error["param"] is None if param is None else error["param"].startswith(param)
+
+
+@pytest.mark.parametrize(
+    ("patch", "param"),
+    [
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": [49152]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [2**31]}, "prompt"),
+        ({"prompt": [2**63]}, "prompt"),
+        ({"prompt": [1.0]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": ["a"] * 17}, "prompt"),
+        ({"prompt": [1] * 129}, "prompt"),
+        ({"prompt": "word " * 200}, "prompt"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"echo": True}, "echo"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "x"}, "suffix"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_wrong_completions(server: ScriptedServer, patch: dict[str, Any], param: str) -> None:
+    assert refused(send(server, COMPLETIONS, json.dumps(COMPLETION_BODY | patch).encode()))["param"].startswith(param)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"7",
+        b'"text"',
+        b"{}{}",
+        b"{'model': 1}",
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe{\x00}\x00",
+        '{"model": "scripted"}'.encode("utf-16"),
+        b'{"model": "\xff"}',
+        b'{"model": "scripted", "model": "scripted"}',
+        b'{"model": "scripted", "prompt": "\\ud800"}',
+        b'{"\\udfff": 1}',
+        b'{"model": "scripted", "prompt": "\x00"}',
+        b"[" * 60_000,
+        b'{"a":' * 12_000,
+        b'{"model": "scripted", "prompt": ' + b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1) + b"}",
+    ],
+)
+def test_what_is_not_strict_json(server: ScriptedServer, content: bytes) -> None:
+    error = refused(send(server, COMPLETIONS, content))
+    assert error["code"] == "invalid_json"
+    assert server.recorder.rejected[-1] is RejectReason.INVALID
+
+
+def test_depth_counts_brackets_but_not_those_in_text(server: ScriptedServer) -> None:
+    text = "[{" * 1000 + '\\"'
+    reply = send(server, "/tokenize", json.dumps({"prompt": text}).encode())
+    assert reply.status_code == 200
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "", "application/x-www-form-urlencoded", "json"])
+def test_the_content_type_must_be_json(server: ScriptedServer, content_type: str) -> None:
+    refused(send(server, CHAT, json.dumps(CHAT_BODY).encode(), {"Content-Type": content_type}), 415)
+
+
+def test_long_bodies(server: ScriptedServer) -> None:
+    refused(send(server, CHAT, b" " * (64 * 1024 + 1)), 413)
+    with server.client as client:
+        reply = client.post(CHAT, content=(b" " * 1000 for _ in range(70)), headers=JSON)
+    refused(reply, 413)
+    assert reply.headers["connection"] == "close"
+
+
+def test_a_long_wrong_list_is_refused_quickly(server: ScriptedServer) -> None:
+    began = time.monotonic()
+    for body in ({"prompt": ["a"] * 10_000}, {"prompt": [["x"] * 10_000]}, {"stop": [1] * 15_000}):
+        refused(send(server, COMPLETIONS, json.dumps(COMPLETION_BODY | body).encode()))
+    assert time.monotonic() - began < 5
+
+
+def exchange(server: ScriptedServer, sent: bytes) -> bytes:
+    """Send bytes as they are and read until the server closes."""
+    with socket.create_connection(server.address, timeout=20) as connection:
+        try:
+            connection.sendall(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+        received = b""
+        try:
+            while chunk := connection.recv(65536):
+                received += chunk
+        except ConnectionResetError:
+            pass
+        return received
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"X: " + b"a" * 70_000 + b"\r\n\r\n",
+        HEAD + b"X: a\r\n" * 6000 + b"\r\n",
+        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"X: a\r\n b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_malformed_heads_close_the_connection(server: ScriptedServer, sent: bytes) -> None:
+    received = exchange(server, sent + b"\r\n\r\n")
+    assert received == b"" or received.startswith((b"HTTP/1.1 400", b"HTTP/1.1 415", b"HTTP/1.1 431"))
+
+
+def test_too_many_headers(server: ScriptedServer) -> None:
+    with server.client as client:
+        reply = client.get("/health", headers={f"x-{i}": "1" for i in range(120)})
+    refused_status = reply.status_code
+    assert refused_status == 431
+
+
+def test_every_field_is_either_supported_or_refused_by_name() -> None:
+    for schema in (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody):
+        assert not set(schema.model_fields) & set(schema.unsupported)

@@ -1,0 +1,171 @@
+"""The real server, engine and scheduler on a real socket; only the model is replaced, by one that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from octavo_engine.assembly import build_scheduler, detokenizer
+from octavo_engine.async_engine import AsyncEngine
+from octavo_engine.batch import Batch
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine import Engine
+from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
+from octavo_engine.server.app import build_app
+from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.context import Context
+from octavo_engine.server.intake import Limits
+from octavo_engine.server.lifecycle import Lifecycle
+from octavo_engine.server.listeners import api_listener, bind, url_of
+from octavo_engine.tokenizer import Tokenizer
+
+SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
+WINDOW = 256
+DEADLINE_SECONDS = 20.0
+
+
+@dataclass
+class ScriptedModel:
+    """Says `script` token by token. Steps wait for `gate`; `failing` names requests that go wrong."""
+
+    script: list[int]
+    gate: threading.Event = field(default_factory=threading.Event)
+    failing: set[str] = field(default_factory=set)
+
+    def run(self, batch: Batch) -> list[Sampled]:
+        assert self.gate.wait(DEADLINE_SECONDS), "the test never opened the gate"
+        return [self._sample(piece.request) for piece in batch.sampling]
+
+    def _sample(self, request: Request) -> Sampled:
+        token = self.script[request.num_output % len(self.script)]
+        if request.id in self.failing:
+            return Sampled(token, error="scripted failure")
+        if request.params.logprobs is None:
+            return Sampled(token)
+        others = tuple(TokenLogprob(token + i, -0.5 - i) for i in range(request.params.logprobs))
+        return Sampled(token, TokenLogprob(token, -0.5), others)
+
+
+class Recorder:
+    """Counts what the engine reports."""
+
+    def __init__(self) -> None:
+        self.ended: list[Request] = []
+        self.rejected: list[RejectReason] = []
+
+    def step(self, batch: Batch, seconds: float) -> None: ...
+
+    def token(self, request: Request, at: float) -> None: ...
+
+    def finished(self, request: Request, at: float) -> None:
+        self.ended.append(request)
+
+
+@dataclass
+class ScriptedServer:
+    """What a test looks at."""
+
+    url: str
+    context: Context
+    engine: AsyncEngine
+    model: ScriptedModel
+    recorder: Recorder
+    call: Callable[[Any], Any]  # runs a coroutine on the server's loop
+
+    @property
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=DEADLINE_SECONDS)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        url = httpx.URL(self.url)
+        return url.host, url.port or 80
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        with self.client as client:
+            return client.post(path, json={"model": "scripted"} | body)
+
+    def idle(self) -> bool:
+        stats = self.engine.stats()
+        return not stats.running and not sum(stats.waiting.values()) and not stats.used_blocks
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for something that must happen soon."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def scripted_server(
+    tokenizer: Tokenizer, *, keys: KeyRing | None = None, max_waiting: int = 64, timeout: float = 60.0, **engine: Any
+) -> Iterator[ScriptedServer]:
+    """A running server; `engine` are fields of EngineConfig."""
+    config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
+    model = ScriptedModel([*tokenizer.encode(SCRIPT, add_special_tokens=False), tokenizer.eos_ids[0]])
+    model.gate.set()
+    recorder = Recorder()
+    core = Engine(
+        scheduler=build_scheduler(config, 256, WINDOW),
+        runner=model,
+        metrics=recorder,
+        detokenizer=lambda request: detokenizer(tokenizer, request),
+        eos_ids=frozenset(tokenizer.eos_ids),
+        max_model_len=WINDOW,
+    )
+    async_engine = AsyncEngine(
+        core,
+        max_waiting_requests=max_waiting,
+        max_waiting_prompt_tokens=100_000,
+        on_reject=recorder.rejected.append,
+    )
+    lifecycle = Lifecycle(model_name="scripted", max_num_seqs=config.max_num_seqs, engine=async_engine)
+    context = Context(
+        model_name="scripted",
+        engine=async_engine,
+        tokenizer=tokenizer,
+        limits=Limits(
+            max_model_len=WINDOW, max_prompt_tokens=128, vocab_size=tokenizer.vocab_size, timeout_seconds=timeout
+        ),
+        keys=keys or KeyRing(()),
+        lifecycle=lifecycle,
+        max_body_bytes=64 * 1024,
+        on_reject=recorder.rejected.append,
+    )
+    async_engine.start()
+    lifecycle.serving()
+    with _running(context, bind("--port", "127.0.0.1", 0)) as (url, call):
+        try:
+            yield ScriptedServer(url, context, async_engine, model, recorder, call)
+        finally:
+            model.gate.set()
+            async_engine.stop()
+
+
+@contextmanager
+def _running(context: Context, bound: socket.socket) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    url, listener, loop = url_of(bound), api_listener(build_app(context)), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="test-server", daemon=True)
+    thread.start()
+
+    def call(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(DEADLINE_SECONDS)
+
+    try:
+        call(listener.start(bound, on_end=lambda: None))
+        yield url, call
+    finally:
+        call(listener.stop())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(DEADLINE_SECONDS)
+        loop.close()
