@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import bargauge, common, prometheus, table, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models.common import (
     GraphGradientMode,
     LegendDisplayMode,
@@ -13,7 +14,7 @@ from grafana_foundation_sdk.models.common import (
     VisibilityMode,
     VizOrientation,
 )
-from grafana_foundation_sdk.models.dashboard import DataSourceRef, DataTransformerConfig
+from grafana_foundation_sdk.models.dashboard import AnnotationQuery, DataSourceRef, DataTransformerConfig
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from boards.queries import Query
@@ -78,6 +79,27 @@ def labels(title: str, help: str, query: Query, *, width: int = 8) -> table.Pane
         .with_target(_target(query).instant().format(PromQueryFormat.TABLE))
         .with_transformation(DataTransformerConfig(id_val="organize", options={"excludeByName": hidden}))
     )
+
+
+class Events(Builder[AnnotationQuery]):  # type: ignore[misc]
+    """Marks on every graph: one for each series that `expr` returns, told by its labels, e.g. `{{reason}}`."""
+
+    def __init__(self, name: str, expr: str, text: str) -> None:
+        self._query = _Titled(name=name, datasource=DATA_SOURCE, icon_color="blue", expr=expr)
+        self._query.title, self._query.text = name, text
+
+    def build(self) -> AnnotationQuery:
+        """The annotation."""
+        return self._query
+
+
+class _Titled(AnnotationQuery):  # type: ignore[misc]
+    """The model lacks the fields that the Prometheus data source takes a mark's text from."""
+
+    title, text = "", ""
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), "titleFormat": self.title, "textFormat": self.text, "step": "15s"}
 
 
 def _target(query: Query, index: int = 0) -> prometheus.Dataquery:

@@ -1,10 +1,11 @@
-"""PromQL over the engine's metrics. Every selector is limited to the service and the pods chosen above the board."""
+"""PromQL over the engine's and the operator's metrics, limited to the service and the pods chosen above the board."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-SCOPE = 'namespace="$namespace",inferenceservice="$service",pod=~"$pod"'
+SERVICE = 'namespace="$namespace",inferenceservice="$service"'
+PODS = SERVICE + ',pod=~"$pod"'
 PERCENTILES = {"P50": "0.5", "P90": "0.9", "P99": "0.99"}
 
 
@@ -17,8 +18,13 @@ class Query:
 
 
 def series(metric: str, matchers: str = "") -> str:
-    """The selector of a metric; `matchers` narrows it further, e.g. `result="hit"`."""
-    return f"{metric}{{{SCOPE},{matchers}}}" if matchers else f"{metric}{{{SCOPE}}}"
+    """The selector of an engine's metric; `matchers` narrows it further, e.g. `result="hit"`."""
+    return f"{metric}{{{PODS},{matchers}}}" if matchers else f"{metric}{{{PODS}}}"
+
+
+def operator_series(metric: str, matchers: str = "") -> str:
+    """The selector of what the operator says of the service. Its own pod is no concern of the board's reader."""
+    return f"{metric}{{{SERVICE},{matchers}}}" if matchers else f"{metric}{{{SERVICE}}}"
 
 
 def rate(metric: str, matchers: str = "") -> str:
@@ -55,3 +61,8 @@ def percentiles(histogram: str, *by: str) -> tuple[Query, ...]:
 def chosen_percentile_by_pod(histogram: str) -> Query:
     """The percentile that the reader chose, for each pod."""
     return Query(quantile("$percentile", histogram, "pod"), "{{pod}}")
+
+
+def happened(counter: str, window: str = "1m") -> str:
+    """Events that a counter counted within `window`, the very first included, which `increase` does not see."""
+    return f"({counter} unless {counter} offset {window}) or increase({counter}[{window}]) > 0"

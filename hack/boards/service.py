@@ -15,12 +15,14 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from boards import panels
-from boards.panels import Panel, bars, graph, labels
+from boards.panels import Events, Panel, bars, graph, labels
 from boards.queries import (
     PERCENTILES,
     Query,
     chosen_percentile_by_pod,
+    happened,
     highest,
+    operator_series,
     percentiles,
     rate,
     ratio,
@@ -43,6 +45,9 @@ def board() -> dashboard.Dashboard:
         .timezone("browser")
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .variables(_variables())
+        .annotation(
+            Events("Scaling", happened(operator_series("octavo_operator_scaling_decisions_total")), "{{reason}}")
+        )
     )
     numbers = count(1)
     for title, content in ROWS.items():
@@ -175,6 +180,33 @@ def _queue() -> list[Panel]:
     ]
 
 
+def _replicas() -> list[Panel]:
+    desired = operator_series("octavo_operator_replicas_desired")
+    figures = "octavo_operator_scaling_input"
+    return [
+        graph(
+            "Replicas",
+            "Desired above ready for long: pods start slowly, or the cluster has no accelerator for them; the conditions"
+            " of the resource say which.",
+            panels.COUNT,
+            Query(highest(desired), "desired"),
+            Query(highest(operator_series(figures, 'input="ready"')), "ready"),
+            Query(highest(operator_series(figures, 'input="starting"')), "starting"),
+            width=12,
+        ),
+        graph(
+            "What the autoscaler sees",
+            "Requests waiting and running over all pods, and how many one replica can run. The marks on all graphs are"
+            " its decisions.",
+            panels.COUNT,
+            Query(highest(operator_series(figures, 'input="waiting"')), "waiting"),
+            Query(highest(operator_series(figures, 'input="running"')), "running"),
+            Query(highest(operator_series(figures, 'input="capacity"')), "capacity of a replica"),
+            width=12,
+        ),
+    ]
+
+
 def _cache() -> list[Panel]:
     hits = total(rate("octavo_prefix_cache_tokens_total", 'result="hit"'))
     return [
@@ -283,6 +315,7 @@ ROWS = {
     "The four metrics": _four_metrics,
     "By pod": _by_pod,
     "Queue": _queue,
+    "Replicas": _replicas,
     "KV cache": _cache,
     "Requests": _requests,
     "Engine": _engine,

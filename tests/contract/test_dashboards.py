@@ -1,4 +1,4 @@
-"""The dashboards are what the code says, and every query of theirs names series and labels that the engine exports."""
+"""The dashboards are what the code says, and every query of theirs names series and labels that are exported."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import promql_parser
 import pytest
-from prometheus_series import TARGET_LABELS, Series, engine_series
 from promql_parser import AggregateExpr, Call, MatchOp, MatrixSelector, VectorSelector
 
 from boards.__main__ import FOLDER, outdated
+from prometheus_series import TARGET_LABELS, Series, engine_series, operator_series
 
 pytestmark = pytest.mark.contract
 
-SERIES = engine_series()
+SERIES = engine_series() | operator_series()
 BOARDS = sorted(FOLDER.glob("*.json"))
 VARIABLES = {"$__rate_interval": "5m", "$percentile": "0.99"}  # those that stand outside of strings
 THE_FOUR = ["Time to first token", "Inter-token latency", "Throughput", "Queue depth"]
@@ -36,6 +36,7 @@ def expressions(board: dict[str, Any]) -> Iterator[str]:
     """Every PromQL of a board: the panels' and what stands inside the variables' `label_values(...)`."""
     for panel in panels(board):
         yield from (target["expr"] for target in panel["targets"])
+    yield from (annotation["expr"] for annotation in board["annotations"]["list"])
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
             found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
@@ -65,7 +66,7 @@ def selectors(tree: promql_parser.Expr) -> list[VectorSelector]:
 
 
 def series_of(selector: VectorSelector) -> Series:
-    assert selector.name in SERIES, f"the engine exports no {selector.name}"
+    assert selector.name in SERIES, f"nobody exports {selector.name}"
     return SERIES[selector.name]
 
 
@@ -90,7 +91,9 @@ def matcher_problems(selector: VectorSelector, series: Series) -> Iterator[str]:
     for matcher in selector.matchers.matchers:
         if matcher.name not in TARGET_LABELS | set(series.labels):
             yield f"{selector.name} has no label {matcher.name}"
-        elif matcher.op == MatchOp.Equal and matcher.value not in series.labels.get(matcher.name, {matcher.value}):
+        elif matcher.name in TARGET_LABELS:
+            continue
+        elif matcher.op == MatchOp.Equal and matcher.value not in series.labels[matcher.name]:
             yield f"{selector.name} never has {matcher.name}={matcher.value}"
 
 
@@ -113,7 +116,7 @@ def test_there_is_a_service_board() -> None:
 
 
 @pytest.mark.parametrize(("name", "expr"), QUERIES)
-def test_every_query_names_what_the_engine_exports(name: str, expr: str) -> None:
+def test_every_query_names_what_is_exported(name: str, expr: str) -> None:
     assert problems(expr) == []
 
 

@@ -1,4 +1,4 @@
-"""The series that a running engine exports, and the labels that scraping adds: what queries may name."""
+"""The series that an engine and the operator export, and the labels that scraping adds: what queries may name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from octavo_engine.batch import SchedulerStats
 from octavo_engine.metrics import Metrics
+from octavo_operator.autoscaling import Decision, Inputs, Reason
+from octavo_operator.metrics import Metrics as OperatorMetrics
+from octavo_operator.names import Key
 
 TARGET_LABELS = {"namespace", "pod", "inferenceservice"}  # given by the PodMonitor, or by the test node's Prometheus
 
@@ -27,6 +30,32 @@ def engine_series() -> dict[str, Series]:
     metrics.startup("weights", 1.0)
     metrics.engine_info(version="0")
     metrics.cache_info(block_size="16")
+    return series_of(registry)
+
+
+def operator_series() -> dict[str, Series]:
+    """The same, of an operator that has decided once."""
+    return series_of(operator_registry())
+
+
+def operator_names() -> set[str]:
+    """What the operator's metrics are called, also of those without a series yet."""
+    families = {family.name for family in operator_registry().collect()}
+    return families | {family + suffix for family in families for suffix in ("_total", "_bucket", "_sum", "_count")}
+
+
+def operator_registry() -> CollectorRegistry:
+    """An operator's metrics after its first scaling decision."""
+    registry = CollectorRegistry()
+    decision = Decision(
+        replicas=2, previous=1, reason=Reason.QUEUE_GROWTH, message="", inputs=Inputs(throughput=1.0), wanted=2
+    )
+    OperatorMetrics(registry).decided(Key("default", "assistant"), decision)
+    return registry
+
+
+def series_of(registry: CollectorRegistry) -> dict[str, Series]:
+    """By series name, with the labels of those that exist."""
     found: dict[str, Series] = {}
     for family in registry.collect():
         for sample in family.samples:
