@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
+LAYER_ZSTD = f"{_LAYER}+zstd"
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,18 @@ def program_image(reference: str, program: Path, user: str) -> bytes:
     platform = {"architecture": _architecture(program), "os": "linux"}
     settings = {"Entrypoint": [entry], "User": user, "WorkingDir": "/"}
     layers = [Descriptor.of(_LAYER, layer)]
-    image = _encode({**platform, "config": settings, "rootfs": {"type": "layers", "diff_ids": [layers[0].digest]}})
-    manifest = _encode(
+    image = encode({**platform, "config": settings, "rootfs": {"type": "layers", "diff_ids": [layers[0].digest]}})
+    manifest = encode(
         {
             "schemaVersion": 2,
-            "mediaType": _MANIFEST,
+            "mediaType": MANIFEST,
             "config": Descriptor.of(_CONFIG, image).document(),
             "layers": [item.document() for item in layers],
         }
     )
     blobs = {Descriptor.of("", content).digest: content for content in (layer, image, manifest)}
     output = io.BytesIO()
-    write_archive(output, reference, Descriptor.of(_MANIFEST, manifest), blobs, ())
+    write_archive(output, reference, Descriptor.of(MANIFEST, manifest), blobs, ())
     return output.getvalue()
 
 
@@ -66,8 +67,8 @@ def write_archive(
     """
     index = {"schemaVersion": 2, "manifests": [{**manifest.document(), "annotations": _names(reference)}]}
     with tarfile.open(fileobj=output, mode="w|") as archive:
-        _add(archive, "oci-layout", _encode({"imageLayoutVersion": "1.0.0"}))
-        _add(archive, "index.json", _encode(index))
+        _add(archive, "oci-layout", encode({"imageLayoutVersion": "1.0.0"}))
+        _add(archive, "index.json", encode(index))
         for digest, content in blobs.items():
             _add(archive, f"blobs/{digest.replace(':', '/')}", content)
         for file in files:
@@ -91,7 +92,8 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
     archive.addfile(entry, io.BytesIO(content))
 
 
-def _encode(document: object) -> bytes:
+def encode(document: object) -> bytes:
+    """JSON in one form only, so that equal documents have equal digests."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 

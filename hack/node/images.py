@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node import prerequisites, runtime
-from node.archives import Descriptor
 from node.config import CHECKOUT, Settings
 from node.shell import CommandError, NodeError, last_line, run
 from node.steps import step
@@ -91,7 +90,7 @@ def load(settings: Settings, image: Image) -> str:
         if _docker_runs():
             _import_from_docker(settings, reference)
         else:
-            _import_from_buildah(settings, image, reference)
+            _import_from_buildah(settings, reference)
     return reference
 
 
@@ -147,33 +146,27 @@ def _build_with_buildah(settings: Settings, image: Image, reference: str, log: P
     _buildah(settings, "build", *options, *files, str(CHECKOUT), log=log)
 
 
-def _import_from_buildah(settings: Settings, image: Image, reference: str) -> None:
-    """Through an OCI layout that keeps its blobs: neither side moves a layer it has."""
-    layout = settings.cache / "oci" / image.name
-    layout.mkdir(parents=True, exist_ok=True)
-    (layout / "index.json").unlink(missing_ok=True)
-    _buildah(settings, "push", *_COMPRESSION, reference, f"oci:{layout}")
-    entry = json.loads((layout / "index.json").read_text())["manifests"][0]
-    manifest = Descriptor(entry["mediaType"], entry["digest"], entry["size"])
-    blobs = layout / "blobs" / "sha256"
-    wanted = _blobs_of(blobs, manifest)
-    present = runtime.digests(settings)
-    missing = [blobs / digest.partition(":")[2] for digest in wanted if digest not in present]
-    # The manifest always goes along: an archive whose index names nothing would import nothing.
-    runtime.import_parts(settings, reference, manifest, {*missing, blobs / manifest.digest.partition(":")[2]})
-    _forget_others(blobs, wanted)
-    runtime.share_blobs(settings, blobs)
+def _import_from_buildah(settings: Settings, reference: str) -> None:
+    """Through an OCI layout where an empty file stands for each layer the node has, so that buildah leaves it out."""
+    present = runtime.layers(settings)
+    with _scratch(settings) as layout:
+        blobs = Path(layout, "blobs", "sha256")
+        blobs.mkdir(parents=True)
+        for uncompressed in present:
+            (blobs / _hexadecimal(uncompressed)).touch()
+        _buildah(settings, "push", *_COMPRESSION, reference, f"oci:{layout}")
+        (entry,) = json.loads(Path(layout, "index.json").read_text())["manifests"]
+        manifest = json.loads((blobs / _hexadecimal(entry["digest"])).read_text())
+        # A stand-in goes by the digest of the uncompressed layer, the node's own blob by that of the compressed one.
+        known = {digest: layer.document() for digest, layer in present.items()}
+        layers = [known.get(item["digest"], item) for item in manifest["layers"]]
+        parts = [manifest["config"], *(item for item in manifest["layers"] if item["digest"] not in present)]
+        files = [blobs / _hexadecimal(item["digest"]) for item in parts]
+        runtime.import_parts(settings, reference, {**manifest, "layers": layers}, files)
 
 
-def _blobs_of(blobs: Path, manifest: Descriptor) -> list[str]:
-    document = json.loads((blobs / manifest.digest.partition(":")[2]).read_text())
-    return [manifest.digest, document["config"]["digest"], *(layer["digest"] for layer in document["layers"])]
-
-
-def _forget_others(blobs: Path, wanted: list[str]) -> None:
-    for blob in blobs.iterdir():
-        if f"sha256:{blob.name}" not in wanted:
-            blob.unlink()
+def _hexadecimal(digest: str) -> str:
+    return digest.removeprefix("sha256:")
 
 
 def _buildah(settings: Settings, *arguments: str, log: Path | None = None) -> str:

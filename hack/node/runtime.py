@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from node import archives, binaries, config, prerequisites
@@ -14,6 +15,7 @@ from node.steps import step
 
 _NOBODY = "65532:65532"
 _IMPORT_TIMEOUT = 600.0
+_UNPACKED = re.compile(r"^(sha256:\w+)\s.*\bcontainerd\.io/uncompressed=(sha256:\w+)", re.MULTILINE)
 
 
 def ensure_own_images(settings: Settings) -> None:
@@ -35,19 +37,26 @@ def references(settings: Settings) -> set[str]:
     return set(ctr(settings, "images", "list", "-q").split())
 
 
-def digests(settings: Settings) -> set[str]:
-    """Digests ("sha256:...") of all blobs in the store."""
-    return set(ctr(settings, "content", "list", "-q").split())
+def layers(settings: Settings) -> dict[str, Descriptor]:
+    """The layers in the store, by the digest of their uncompressed form, which containerd notes when it unpacks one."""
+    blobs = settings.cache / "containerd" / "io.containerd.content.v1.content" / "blobs" / "sha256"
+    found = {}
+    for digest, uncompressed in _UNPACKED.findall(ctr(settings, "content", "list")):
+        size = (blobs / digest.removeprefix("sha256:")).stat().st_size
+        found[uncompressed] = Descriptor(archives.LAYER_ZSTD, digest, size)
+    return found
 
 
-def import_parts(settings: Settings, reference: str, manifest: Descriptor, files: Iterable[Path]) -> None:
+def import_parts(settings: Settings, reference: str, manifest: Mapping[str, object], files: Iterable[Path]) -> None:
     """Stream an image into the store, without the layers it has; raises CommandError when containerd refuses."""
+    content = archives.encode(manifest)
+    root = Descriptor.of(archives.MANIFEST, content)
     command = [*_ctr(settings), "images", "import", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            archives.write_archive(process.stdin, reference, manifest, {}, files)
+            archives.write_archive(process.stdin, reference, root, {root.digest: content}, files)
             process.stdin.close()
         except BrokenPipeError:
             pass  # containerd gave up; what it printed says why
@@ -65,22 +74,3 @@ def ctr(settings: Settings, *arguments: str, stdin: bytes | None = None) -> str:
 def _ctr(settings: Settings) -> list[str]:
     program = prerequisites.unpacked(settings, "containerd").with_name("ctr")
     return [str(program), "--address", str(settings.containerd_socket), "--namespace", "k8s.io"]
-
-
-def share_blobs(settings: Settings, folder: Path) -> None:
-    """Turn files, named by their SHA-256, into hard links to the store's own, so that gigabytes lie there once.
-
-    Both sides treat blobs as immutable. Where the two are on different file systems, nothing changes.
-    """
-    store = settings.cache / "containerd" / "io.containerd.content.v1.content" / "blobs" / "sha256"
-    for file in folder.iterdir():
-        twin = store / file.name
-        if not twin.exists() or twin.samefile(file):
-            continue
-        link = file.with_name(f"{file.name}.link")
-        link.unlink(missing_ok=True)
-        try:
-            link.hardlink_to(twin)
-        except OSError:
-            return
-        link.replace(file)
