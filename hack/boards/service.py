@@ -186,8 +186,8 @@ def _replicas() -> list[Panel]:
     return [
         graph(
             "Replicas",
-            "Desired above ready for long: pods start slowly, or the cluster has no accelerator for them; the conditions"
-            " of the resource say which.",
+            "Desired above ready for long: pods start slowly, or the cluster has no accelerator for them; the"
+            " conditions of the resource say which.",
             panels.COUNT,
             Query(highest(desired), "desired"),
             Query(highest(operator_series(figures, 'input="ready"')), "ready"),

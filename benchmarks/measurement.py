@@ -1,0 +1,72 @@
+"""What is measured: the load, the times of one answer, and the figures of one run. Times are in seconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+
+
+@dataclass(frozen=True)
+class Load:
+    """`streams` requests that arrive at once, each with a prompt of its own."""
+
+    streams: int
+    prompt_tokens: int
+    output_tokens: int
+
+    def prompts(self, seed: int) -> list[list[int]]:
+        """Random token ids: nothing can be reused between requests, and no end token is likely."""
+        draw = random.Random(seed)  # noqa: S311 (nothing secret)
+        return [[draw.randrange(1_000, 40_000) for _ in range(self.prompt_tokens)] for _ in range(self.streams)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request as its client saw it. `first` and `last` are when the first and the last token came."""
+
+    sent: float
+    first: float
+    last: float
+    tokens: int
+
+    @property
+    def time_to_first_token(self) -> float:
+        """Seconds."""
+        return self.first - self.sent
+
+    @property
+    def time_per_output_token(self) -> float:
+        """Mean seconds between tokens after the first."""
+        return (self.last - self.first) / max(1, self.tokens - 1)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run, or the median of several."""
+
+    tokens_per_second: float  # generated, from the first request sent to the last token of all
+    time_per_output_token: float
+    time_to_first_token: float
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], load: Load) -> Figures:
+        """Raises if any answer is short: a contender that stops early must not look fast."""
+        short = [answer.tokens for answer in answers if answer.tokens != load.output_tokens]
+        if short or len(answers) != load.streams:
+            raise RuntimeError(
+                f"{len(answers)} of {load.streams} answers, some of {short} tokens, not {load.output_tokens}"
+            )
+        seconds = max(answer.last for answer in answers) - min(answer.sent for answer in answers)
+        return cls(
+            tokens_per_second=load.streams * load.output_tokens / seconds,
+            time_per_output_token=mean(answer.time_per_output_token for answer in answers),
+            time_to_first_token=mean(answer.time_to_first_token for answer in answers),
+        )
+
+    @classmethod
+    def median(cls, runs: Sequence[Figures]) -> Figures:
+        """Field by field."""
+        rows = [asdict(run) for run in runs]
+        return cls(**{name: median(row[name] for row in rows) for name in rows[0]})
