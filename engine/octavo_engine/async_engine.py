@@ -79,7 +79,6 @@ class AsyncEngine:
         self._new: list[Request] = []
         self._cancelled: list[str] = []
         self._streams: dict[str, Stream] = {}
-        self._snapshot = SchedulerStats()
         self._refusal: OctavoError | None = None  # why `submit` takes nothing more
         self._stopping = self._sending_away = False
         self._step_began: float | None = None
@@ -92,7 +91,6 @@ class AsyncEngine:
 
     def start(self) -> None:
         """Start stepping."""
-        self._snapshot = self._engine.stats()
         self._thread.start()
 
     @property
@@ -108,9 +106,8 @@ class AsyncEngine:
 
     def stats(self) -> SchedulerStats:
         """The scheduler after its last change, with what has been submitted since counted as new."""
-        stats = self._snapshot
         with self._wake:
-            new = list(self._new)
+            stats, new = self._engine.snapshot, list(self._new)
         if not new:
             return stats
         return replace(
@@ -204,10 +201,13 @@ class AsyncEngine:
             stopping = self._stopping
             for request in new:
                 self._engine.add(request)
-            self._snapshot = self._engine.stats()
+            self._engine.publish()
         if sending_away:
             self._send_away()
-        self._deliver([output for name in cancelled if (output := self._engine.abort(name)) is not None])
+        ended = [output for name in cancelled if (output := self._engine.abort(name)) is not None]
+        if sending_away or ended:
+            self._engine.publish()
+        self._deliver(ended)
         return not stopping
 
     def _send_away(self) -> None:
@@ -216,8 +216,7 @@ class AsyncEngine:
             self._post({request.id: [Draining(SHUTTING_DOWN)]})
 
     def _deliver(self, outputs: list[Output]) -> None:
-        """Publish the new state first, then the tokens: who has seen an answer's end also sees its blocks free."""
-        self._snapshot = self._engine.stats()
+        """Hand tokens to their readers. The engine has published its state before: an end seen is blocks seen free."""
         items: dict[str, list[Delta | OctavoError]] = defaultdict(list)
         for output in outputs:
             items[output.request.id].append(output.delta)

@@ -74,15 +74,16 @@ class Engine:
         self._answers: dict[str, Answer] = {}
         self._deadlines: list[tuple[float, str]] = []
         self._failed_steps = 0
+        self.snapshot: SchedulerStats = scheduler.stats()
 
     @property
     def has_work(self) -> bool:
         """True while a step would do something."""
         return self._scheduler.has_work
 
-    def stats(self) -> SchedulerStats:
-        """A snapshot; call from the thread that steps."""
-        return self._scheduler.stats()
+    def publish(self) -> None:
+        """Replace `snapshot`, which any thread may read. A step does so as soon as it has decided, and at its end."""
+        self.snapshot = self._scheduler.stats()
 
     def check(self, request: Request) -> None:
         """Raise PromptTooLong for a request that can never fit; safe from any thread."""
@@ -129,6 +130,7 @@ class Engine:
         started = self._clock()
         expired = list(self._expire(started))
         batch = self._scheduler.schedule(started)
+        self.publish()
         if not batch.slices:
             return expired
         try:
@@ -138,7 +140,9 @@ class Engine:
         now = self._clock()
         self._failed_steps = 0
         self._metrics.step(batch, now - started)
-        return expired + self._update(batch, sampled, now)
+        outputs = self._update(batch, sampled, now)
+        self.publish()
+        return expired + outputs
 
     def _expire(self, now: float) -> Iterator[Output]:
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -175,7 +179,8 @@ class Engine:
         log.exception("step failed (%d in a row): %d requests end", self._failed_steps, len(batch.slices))
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise EngineDead("the engine's steps fail again and again") from None
-        outputs = (self.abort(piece.request.id, FinishReason.ERROR) for piece in batch.slices)
+        outputs = [self.abort(piece.request.id, FinishReason.ERROR) for piece in batch.slices]
+        self.publish()
         return [output for output in outputs if output is not None]
 
     def _finish(self, request: Request, reason: FinishReason, now: float) -> None:

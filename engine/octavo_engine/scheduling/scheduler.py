@@ -124,9 +124,8 @@ class Scheduler:
         missing = request.num_missing
         if missing <= plan.budget:
             return missing
-        # Without chunking a prompt waits for a step that has room for all of it; what is longer than any step is cut
-        # even so: a preempted request comes back with its output as part of the prompt.
-        return plan.budget if self._chunked or missing > self._budget else 0
+        # Without chunking a prompt waits for a step that has room for all of it; the config sees to it that one can.
+        return plan.budget if self._chunked else 0
 
     def _preempt(self, victim: Request, plan: _Plan) -> None:
         self._running.remove(victim)

@@ -25,6 +25,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
     )
     def start(self, blocks: int, budget: int, seqs: int, chunked: bool, caching: bool) -> None:
+        if not chunked:  # as the config demands: any sequence fits into one step
+            budget = blocks * BLOCK
         self.scheduler = scheduler(blocks, budget=budget, seqs=seqs, chunked=chunked, caching=caching)
         self.all: list[Request] = []
         self.ends: dict[str, int] = {}
@@ -55,8 +57,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.check_batch(batch)
         run(self.scheduler, batch, token=token)
         progressed = (oldest.num_computed, oldest.num_tokens) != before or oldest.status is Status.FINISHED
-        alone_blocked = self.scheduler._chunked is False and oldest.status is Status.WAITING
-        assert progressed or alone_blocked or oldest.status is Status.WAITING
+        # Without chunking the oldest may wait for a step in which no decode takes from its budget.
+        assert progressed or (not self.scheduler._chunked and oldest.status is Status.WAITING)
 
     def check_batch(self, batch) -> None:
         assert batch.slices, "live requests, but nothing to do"
@@ -101,5 +103,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.cache.num_used == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestScheduler = SchedulerMachine.TestCase
