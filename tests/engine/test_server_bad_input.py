@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from octavo_engine.request import RejectReason
 from octavo_engine.server.body import MAX_DEPTH
 from octavo_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
-from scripted_server import WINDOW, ScriptedServer, scripted_server
+from scripted_server import WINDOW, ScriptedServer, exchange, scripted_server
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 CHAT_BODY: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
@@ -230,22 +229,6 @@ def test_a_long_wrong_list_is_refused_quickly(server: ScriptedServer) -> None:
     for body in ({"prompt": ["a"] * 10_000}, {"prompt": [["x"] * 10_000]}, {"stop": [1] * 15_000}):
         refused(send(server, COMPLETIONS, json.dumps(COMPLETION_BODY | body).encode()))
     assert time.monotonic() - began < 5
-
-
-def exchange(server: ScriptedServer, sent: bytes) -> bytes:
-    """Send bytes as they are and read until the server closes."""
-    with socket.create_connection(server.address, timeout=20) as connection:
-        try:
-            connection.sendall(sent)
-        except (BrokenPipeError, ConnectionResetError):
-            return b""
-        received = b""
-        try:
-            while chunk := connection.recv(65536):
-                received += chunk
-        except ConnectionResetError:
-            pass
-        return received
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"

@@ -106,6 +106,22 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.005)
 
 
+def exchange(server: ScriptedServer, sent: bytes) -> bytes:
+    """Send bytes as they are and read until the server closes."""
+    with socket.create_connection(server.address, timeout=20) as connection:
+        try:
+            connection.sendall(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+        received = b""
+        try:
+            while chunk := connection.recv(65536):
+                received += chunk
+        except ConnectionResetError:
+            pass
+        return received
+
+
 @contextmanager
 def scripted_server(
     tokenizer: Tokenizer, *, keys: KeyRing | None = None, max_waiting: int = 64, timeout: float = 60.0, **engine: Any

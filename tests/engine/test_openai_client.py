@@ -1,0 +1,137 @@
+"""The official OpenAI client against the real engine and the real model, in the process that users start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from serving_process import ServingProcess, serving_process
+
+pytestmark = pytest.mark.engine
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+STORY: list[Any] = [{"role": "user", "content": "Tell a story about a fox in 日本 👍🏽."}]
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
+    with serving_process(
+        smollm2_gguf, "--served-model-name=smollm2", "--kv-cache-memory-bytes=200000000", "--max-num-seqs=4"
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: ServingProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def test_it_knows_the_capital_of_france(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="smollm2", messages=QUESTION, temperature=0)
+    assert "Paris" in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"temperature": 0, "max_tokens": 24},
+        {"temperature": 0.9, "seed": 7, "max_tokens": 24, "n": 2, "logprobs": True, "top_logprobs": 3},
+        {"temperature": 0, "stop": ["fox", "\n"], "max_completion_tokens": 24},
+    ],
+)
+def test_a_stream_equals_the_plain_answer(client: openai.OpenAI, extra: dict[str, Any]) -> None:
+    create: Any = client.chat.completions.create
+    plain = create(model="smollm2", messages=STORY, **extra)
+    texts, ends = [""] * extra.get("n", 1), [None] * extra.get("n", 1)
+    usage: Any = None
+    logprobs: dict[int, list[Any]] = {}
+    for chunk in create(model="smollm2", messages=STORY, stream=True, stream_options={"include_usage": True}, **extra):
+        usage = chunk.usage or usage
+        for piece in chunk.choices:
+            texts[piece.index] += piece.delta.content or ""
+            ends[piece.index] = piece.finish_reason
+            logprobs.setdefault(piece.index, []).extend(piece.logprobs.content if piece.logprobs else [])
+    assert texts == [choice.message.content for choice in plain.choices]
+    assert ends == [choice.finish_reason for choice in plain.choices]
+    assert usage.completion_tokens == plain.usage.completion_tokens
+    for choice in plain.choices:
+        tokens = choice.logprobs.content if choice.logprobs else []
+        assert [token.bytes for token in logprobs[choice.index]] == [token.bytes for token in tokens]
+
+
+def test_completions_and_models(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="smollm2", prompt="The capital of France is", temperature=0, max_tokens=2)
+    assert "Paris" in answer.choices[0].text
+    assert [model.id for model in client.models.list()] == ["smollm2"]
+    assert client.models.retrieve("smollm2").id == "smollm2"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param", "code"),
+    [
+        ({"temperature": 9}, "temperature", "invalid_value"),
+        ({"max_tokens": 100_000}, "max_tokens", "context_length_exceeded"),
+        ({"extra_body": {"nonsense": 1}}, "nonsense", "unknown_parameter"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
+    ],
+)
+def test_bad_requests_name_the_field(client: openai.OpenAI, wrong: dict[str, Any], param: str, code: str) -> None:
+    create: Any = client.chat.completions.create
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(model="smollm2", messages=QUESTION, **wrong)
+    assert (caught.value.param, caught.value.code) == (param, code)
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="gpt-4", messages=QUESTION)
+
+
+def test_leaving_a_stream_frees_its_blocks(client: openai.OpenAI, server: ServingProcess) -> None:
+    with client.chat.completions.create(
+        model="smollm2", messages=STORY, stream=True, max_tokens=2000, extra_body={"ignore_eos": True}
+    ) as stream:
+        next(iter(stream))
+        assert server.load()["running"] == 1
+    server.until(lambda: server.load()["running"] == 0, "the request has ended")
+    assert server.load()["kv_cache_usage_ratio"] == 0
+
+
+def test_many_at_once_get_what_each_gets_alone(client: openai.OpenAI, server: ServingProcess) -> None:
+    prompts = [f"Count from {number} to {number + 3}:" for number in range(6)]
+    create: Any = client.completions.create
+    alone = [create(model="smollm2", prompt=prompt, max_tokens=4, temperature=0).choices[0] for prompt in prompts]
+
+    async def together() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as concurrent:
+            asked = (
+                concurrent.completions.create(model="smollm2", prompt=prompt, max_tokens=4, temperature=0, logprobs=2)
+                for prompt in prompts
+            )
+            return [answer.choices[0] for answer in await asyncio.gather(*asked)]
+
+    for one, other in zip(alone, asyncio.run(together()), strict=True):
+        gaps = [sorted(top.values())[-1] - sorted(top.values())[-2] for top in other.logprobs.top_logprobs]
+        assert one.text == other.text or min(gaps) < 0.05  # bfloat16 may order a near-tie differently in a batch
+
+
+def test_metrics_count_what_was_asked_and_not_the_warm_up(server: ServingProcess) -> None:
+    text = server.management("/metrics").text
+    assert 'octavo_startup_seconds{model_name="smollm2",phase="warm_up"}' in text
+    (arrivals,) = (line for line in text.splitlines() if line.startswith("octavo_time_to_first_token_seconds_count"))
+    assert float(arrivals.split()[-1]) < server.load()["arrivals_total"]
+
+
+def test_the_timeline_of_an_answer(client: openai.OpenAI, server: ServingProcess) -> None:
+    answer = client.completions.create(model="smollm2", prompt="Hello", max_tokens=1)
+    events = json.loads(server.management(f"/v1/requests/{answer.id}/timeline").text)["events"]
+    assert [event["what"] for event in events][:2] == ["arrived", "admitted"]
