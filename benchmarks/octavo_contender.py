@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -42,8 +41,7 @@ class Octavo:
         }
         command = [sys.executable, "-m", "octavo_engine", "serve", str(checkpoint)]
         command += [str(word) for pair in flags.items() for word in pair]
-        # No idle thread may spin: the contenders take turns on the same processors.
-        self._process = subprocess.Popen(command, stderr=self._log, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
+        self._process = subprocess.Popen(command, stderr=self._log)
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + READY_SECONDS

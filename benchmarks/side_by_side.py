@@ -72,6 +72,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the contenders end with us
     model, machine = smollm2(), report.machine(options.threads)
+    if machine["load_average_before"] > machine["cores"] / 2:
+        say(f"the machine is busy (load average {machine['load_average_before']}): figures will be low and uneven")
     loads, rounds = (QUICK, 1) if options.quick else (FULL, options.rounds)
     with ExitStack() as stack:
         contenders: list[Contender] = [
