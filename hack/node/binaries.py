@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tempfile
@@ -106,16 +107,31 @@ def _ensure(settings: Settings, name: str, arguments: Callable[[Path], list[str]
     target = settings.binaries / name
     if target.exists():
         return target
-    with step(f"build {name}") as progress, _scratch(settings.binaries) as scratch:
+    with _locked(target):
+        # Whoever held the lock may have built it.
+        if not target.exists():
+            _build(settings, target, arguments, source)
+    return target
+
+
+def _build(settings: Settings, target: Path, arguments: Callable[[Path], list[str]], source: Path) -> None:
+    log = settings.cache / "logs" / f"{target.name}.log"
+    log.unlink(missing_ok=True)
+    with step(f"build {target.name}") as progress, _scratch(target.parent) as scratch:
+        progress.follow(lambda: last_line(log))
         output = scratch / "bin"
         output.mkdir()
-        log = settings.cache / "logs" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)
-        progress.follow(lambda: last_line(log))
         _go(settings, arguments(output), log=log, cwd=source, gobin=output)
         output.rename(target)
-    return target
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """One builder of `target` at a time, whichever command asks for it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

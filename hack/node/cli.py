@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,8 +76,9 @@ def _cluster_parser() -> argparse.ArgumentParser:
 def _up(settings: Settings, _: argparse.Namespace) -> int:
     if settings.kubeconfig is not None:
         return _check_foreign(settings)
-    with step("node is up"):
-        lifecycle.up(settings)
+    started = time.monotonic()
+    lifecycle.up(settings)
+    note(f"the node is up after {time.monotonic() - started:.1f}s")
     note(f"API {config.API_URL}  Prometheus {config.PROMETHEUS_URL}  kubeconfig {settings.admin_kubeconfig}")
     return 0
 
