@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
 from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.loading import load_model
+from octavo_engine.model.loading import load_model, open_checkpoint
 from paging import Pages, model_caches, prefill_logits
 from tiny_models import VARIANTS, make_model, oracle_logits, save_model
 
@@ -21,6 +23,11 @@ LENGTH = 45
 
 def load(path: Path, backend: Backend = "torch") -> Decoder:
     return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend))
+
+
+@pytest.fixture(scope="module")
+def smollm2_decoder(smollm2_gguf: Path) -> Decoder:
+    return load(smollm2_gguf)
 
 
 def random_tokens(vocab: int, count: int, seed: int = 0) -> torch.Tensor:
@@ -55,7 +62,7 @@ def test_a_mixed_step_gives_each_sequence_its_own_logits(variant: str, tmp_path:
     texts = [random_tokens(decoder.spec.vocab, length, seed) for seed, length in enumerate(lengths)]
     pages = Pages.scattered(lengths, 16)
     caches = model_caches(decoder.spec, pages, torch.float32)
-    # All but the last token of two sequences and half of a third are there; then two decodes and two chunks share a step.
+    # Two sequences lack their last token, a third its second half; then two decodes and two chunks share a step.
     first = [(0, 0, 32), (1, 0, 4), (2, 0, 8)]
     decoder.forward(torch.cat([texts[i][a : a + n] for i, a, n in first]), pages.layout(first), caches)
     second = [(0, 32, 1), (1, 4, 1), (2, 8, 9), (3, 0, 40)]
@@ -66,14 +73,15 @@ def test_a_mixed_step_gives_each_sequence_its_own_logits(variant: str, tmp_path:
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 100, 300])
-def test_the_real_model_from_gguf(length: int, smollm2_gguf: Path, smollm2_reference: Any) -> None:
-    decoder = load(smollm2_gguf)
-    tokens = random_tokens(decoder.spec.vocab, length)
-    found = prefill_logits(decoder, tokens, [length])
+def test_the_real_model_from_gguf(length: int, smollm2_decoder: Decoder, smollm2_reference: Any) -> None:
+    tokens = random_tokens(smollm2_decoder.spec.vocab, length)
+    found = prefill_logits(smollm2_decoder, tokens, [length])
     torch.testing.assert_close(found, oracle_logits(smollm2_reference, tokens), atol=TOLERANCE, rtol=0)
 
 
 def test_both_formats_hold_the_same_weights(smollm2_gguf: Path, smollm2_checkpoint: Path) -> None:
-    one, other = load(smollm2_gguf), load(smollm2_checkpoint)
-    for left, right in zip(one._tensors(), other._tensors(), strict=True):
-        assert torch.equal(left, right)
+    (gguf_spec, gguf), (spec, safetensors) = (open_checkpoint(str(path)) for path in (smollm2_gguf, smollm2_checkpoint))
+    assert replace(gguf_spec, dtype=spec.dtype) == spec
+    assert set(gguf.shapes) == set(safetensors.shapes)
+    for name in safetensors.shapes:
+        assert torch.equal(gguf.read(name, torch.float32), safetensors.read(name, torch.float32)), name

@@ -1,14 +1,16 @@
 """The contract of attention: the tensors of one step, what a set of kernels offers, and the choice of one set.
 
-Owns no arithmetic. The order of a step's tokens is: sequences with exactly one query token first, the others after them.
+Owns no arithmetic. A step's sequences are ordered: those with exactly one query token first, the others after them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Backend = Literal["reference", "torch", "triton"]
@@ -29,7 +31,7 @@ class StepLayout:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""`(query [tokens, heads, dim], key_cache, value_cache [blocks, block_size, kv_heads, dim]) -> [tokens, heads, dim]`."""
+"""`(query [tokens, heads, dim], key_cache, value_cache [blocks, block_size, kv_heads, dim]) -> like query`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class AttentionShape:
     """What, besides the layout, a step's attention depends on; the same for every layer with the same window."""
 
     block_size: int  # tokens in one block
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype  # of queries and cache
     scale: float  # factor on query x key
     sliding_window: int | None = None  # a token sees itself and the sliding_window - 1 before it; None: all before it
 
@@ -60,26 +65,18 @@ class AttentionKernels:
         key_cache: Tensor,
         value_cache: Tensor,
         layout: StepLayout,
+        *,
         scale: float,
-        sliding_window: int | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """Prepare and attend at once, for a single layer: causal attention of each query over its sequence's cache."""
-        shape = AttentionShape(key_cache.shape[1], scale, sliding_window)
+        _, block_size, kv_heads, head_dim = key_cache.shape
+        shape = AttentionShape(block_size, kv_heads, head_dim, query.dtype, scale, window)
         return self.prepare(layout, shape)(query, key_cache, value_cache)
 
 
 def choose(backend: Backend) -> AttentionKernels:
-    """The kernels of that name. Imported on demand: Triton is not there on every machine."""
-    match backend:
-        case "reference":
-            from octavo_engine.kernels import torch_reference
-
-            return torch_reference.KERNELS
-        case "torch":
-            from octavo_engine.kernels import torch_paged
-
-            return torch_paged.KERNELS
-        case "triton":
-            from octavo_engine.kernels import triton_decode
-
-            return triton_decode.KERNELS
+    """The kernels of that name, imported on demand: Triton is not there on every machine."""
+    modules = {"reference": "torch_reference", "torch": "torch_paged", "triton": "triton_decode"}
+    kernels: AttentionKernels = importlib.import_module(f"octavo_engine.kernels.{modules[backend]}").KERNELS
+    return kernels

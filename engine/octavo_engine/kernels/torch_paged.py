@@ -1,22 +1,25 @@
 """Paged attention in torch: a few large operations a layer instead of a loop over sequences.
 
-A step becomes *segments*: groups of sequences that are computed together by one call of scaled dot product attention over
-keys and values gathered from the cache. Decodes of similar length share a segment; a chunk of a prompt is a segment of its
-own. The gather's index and the mask depend on the layout only, so they are made once a step and serve every layer.
+A step becomes *groups* (decodes of similar length, computed by two batched products) and *chunks* (several tokens of
+one prompt, computed by scaled dot product attention). Both gather their keys and values from the cache first.
+Index, mask and scratch memory depend on the step only, so they are made once and serve every layer.
+
+In bfloat16 a decode's scores are rounded to bfloat16 before the softmax, as transformers' eager attention rounds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
 
-PADDING_LIMIT = 2  # decodes share a segment while the longest has at most this many times the shortest's context
+PADDING_LIMIT = 2  # decodes share a group while the longest has at most this many times the shortest's context
+GATHER_BYTES = 1 << 20  # keys gathered at once: they should still be in the core's cache when the product reads them
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
@@ -25,121 +28,157 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     value_cache.flatten(0, 1).index_copy_(0, slots, value)
 
 
-@dataclass(slots=True)
-class Segment:
-    """Sequences computed together: `sequences` of them, `queries` tokens each, over `context` cache entries each."""
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """Sequences with one query token each. Heads that share keys are the rows of one product: nothing is expanded."""
 
     tokens: slice | Tensor  # which of the step's tokens
-    sequences: int
-    queries: int
-    context: int
-    gather: Tensor  # int64 [sequences * context] cache slots; a padded entry repeats a slot of the same sequence
-    mask: Tensor | None  # bool, broadcastable to [sequences, kv_heads, rows, context]; None: everything is visible
-    causal: bool = False  # the queries are the whole context, so the plain triangle masks
-    buffers: list[Tensor] = field(default_factory=list)  # gathered keys and values, reused by every layer
+    shape: AttentionShape
+    rows: Tensor  # int64 [sequences * kv_heads * context], row of the cache seen as [slots * kv_heads, dim]
+    bias: Tensor  # [sequences * kv_heads, 1, context], -inf where a shorter sequence is padded
+    keys: Tensor  # [sequences * kv_heads, context, dim], scratch
+    values: Tensor
 
-    def read(self, key_cache: Tensor, value_cache: Tensor) -> list[Tensor]:
-        """Keys and values as `[sequences, kv_heads, context, dim]` views of buffers that the next layer overwrites."""
-        if not self.buffers:
-            self.buffers = [cache.new_empty(len(self.gather), *cache.shape[2:]) for cache in (key_cache, value_cache)]
-        for cache, buffer in zip((key_cache, value_cache), self.buffers, strict=True):
-            torch.index_select(cache.flatten(0, 1), 0, self.gather, out=buffer)
-        return [buffer.unflatten(0, (self.sequences, self.context)).transpose(1, 2) for buffer in self.buffers]
+    def attend(self, query: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        """query `[sequences, heads, dim]` -> the same shape."""
+        dim = query.shape[-1]
+        torch.index_select(key_cache.view(-1, dim), 0, self.rows, out=self.keys.view(-1, dim))
+        torch.index_select(value_cache.view(-1, dim), 0, self.rows, out=self.values.view(-1, dim))
+        grouped = query.reshape(len(self.keys), -1, dim)
+        scores = torch.baddbmm(self.bias, grouped, self.keys.mT, alpha=self.shape.scale)
+        return torch.bmm(scores.softmax(-1), self.values).view(query.shape)
 
-    def attend(self, query: Tensor, key_cache: Tensor, value_cache: Tensor, scale: float) -> Tensor:
-        """query `[sequences * queries, heads, dim]` -> the same shape."""
-        key, value = self.read(key_cache, value_cache)
-        if self.queries == 1:
-            return self._attend_decodes(query, key, value, scale)
-        return self._attend_chunk(query, key, value, scale)
 
-    def _attend_decodes(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        # The heads that share a key/value head become that head's rows: nothing is expanded.
-        rows = query.unflatten(1, (key.shape[1], -1))
-        return F.scaled_dot_product_attention(rows, key, value, attn_mask=self.mask, scale=scale).flatten(1, 2)
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Several tokens of one sequence, at the end of its context."""
 
-    def _attend_chunk(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        # One sequence: key/value heads take the batch's place and are broadcast (stride 0) over the heads that share them.
-        rows = query.unflatten(1, (key.shape[1], -1)).permute(1, 2, 0, 3)
-        key, value = (part[0].unsqueeze(1).expand(-1, rows.shape[1], -1, -1) for part in (key, value))
-        out = F.scaled_dot_product_attention(rows, key, value, attn_mask=self.mask, is_causal=self.causal, scale=scale)
+    tokens: slice
+    shape: AttentionShape
+    slots: Tensor  # int64 [context]
+    bias: Tensor | None  # [queries, context], -inf where a query may not look; None: the queries are the whole context
+
+    def attend(self, query: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        """query `[queries, heads, dim]` -> the same shape."""
+        # Key/value heads take the batch's place and are broadcast (stride 0) over the heads that share them.
+        rows = query.view(len(query), self.shape.kv_heads, -1, self.shape.head_dim).permute(1, 2, 0, 3)
+        key, value = (
+            cache.flatten(0, 1)
+            .index_select(0, self.slots)
+            .transpose(0, 1)
+            .unsqueeze(1)
+            .expand(-1, rows.shape[1], -1, -1)
+            for cache in (key_cache, value_cache)
+        )
+        out = F.scaled_dot_product_attention(
+            rows, key, value, attn_mask=self.bias, is_causal=self.bias is None, scale=self.shape.scale
+        )
         return out.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def prepare(layout: StepLayout, shape: AttentionShape) -> Attend:
-    """Cut the step into segments; the returned function is called once by each layer."""
-    segments = [*_decode_segments(layout, shape), *_chunk_segments(layout, shape)]
+    """Cut the step into parts; the returned function is called once by each layer."""
+    parts: list[Decodes | Chunk] = [*decode_parts(layout, shape), *chunk_parts(layout, shape)]
+    if len(parts) == 1:
+        return parts[0].attend
 
     def attend(query: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
-        if len(segments) == 1:
-            return segments[0].attend(query, key_cache, value_cache, shape.scale)
         output = torch.empty_like(query)
-        for segment in segments:
-            output[segment.tokens] = segment.attend(query[segment.tokens], key_cache, value_cache, shape.scale)
+        for part in parts:
+            output[part.tokens] = part.attend(query[part.tokens], key_cache, value_cache)
         return output
 
     return attend
 
 
-def _decode_segments(layout: StepLayout, shape: AttentionShape) -> Iterator[Segment]:
-    """Decodes, grouped so that padding at most doubles the work of any of them."""
+def decode_parts(layout: StepLayout, shape: AttentionShape) -> Iterator[Decodes]:
+    """The decodes, in groups that share one scratch memory: a layer computes them one after the other."""
     lengths: list[int] = layout.context_lens[: layout.num_decodes].tolist()
     seen = lengths if shape.sliding_window is None else [min(length, shape.sliding_window) for length in lengths]
-    for group in group_by_length(seen):
-        context = max(seen[index] for index in group)
-        everyone = len(group) == len(lengths)
-        rows = slice(0, len(group)) if everyone else torch.tensor(group, device=layout.slots.device)
-        ends = layout.context_lens[rows].long()
-        begins = ends - torch.tensor([seen[index] for index in group], device=ends.device)
-        gather, valid = _gather_index(layout.block_tables[rows], begins, ends, context, shape.block_size)
-        padded = any(seen[index] != context for index in group)
-        yield Segment(rows, len(group), 1, context, gather, valid[:, None, None, :] if padded else None)
+    room = GATHER_BYTES // (shape.kv_heads * shape.head_dim * shape.dtype.itemsize)
+    groups = group_by_length(seen, max(1, room))
+    size = shape.kv_heads * max((padded_size(group, seen) for group in groups), default=0)
+    scratch = torch.empty((2, size, shape.head_dim), dtype=shape.dtype, device=layout.slots.device)
+    for group in groups:
+        yield _decodes(layout, shape, scratch, group, seen)
 
 
-def group_by_length(lengths: list[int]) -> list[list[int]]:
-    """Indices in groups whose longest is at most PADDING_LIMIT times the shortest; indices ascend within a group."""
+def _decodes(layout: StepLayout, shape: AttentionShape, scratch: Tensor, group: list[int], seen: list[int]) -> Decodes:
+    device, context = layout.slots.device, max(seen[index] for index in group)
+    contiguous = group[-1] - group[0] + 1 == len(group)
+    tokens = slice(group[0], group[-1] + 1) if contiguous else torch.tensor(group, device=device)
+    ends = layout.context_lens[tokens].long()
+    begins = ends - torch.tensor([seen[index] for index in group], device=device)
+    slots, valid = gather_index(layout.block_tables[tokens], begins, ends, context, shape.block_size)
+    heads = torch.arange(shape.kv_heads, device=device)[:, None]
+    rows = (slots[:, None] * shape.kv_heads + heads).flatten()
+    bias = as_bias(valid, shape.dtype)[:, None].expand(-1, shape.kv_heads, -1).reshape(-1, 1, context)
+    keys, values = scratch[:, : len(rows)].view(2, -1, context, shape.head_dim).unbind()
+    return Decodes(tokens, shape, rows, bias, keys, values)
+
+
+def group_by_length(lengths: list[int], room: int) -> list[list[int]]:
+    """Indices, ascending within a group, such that a group padded to its longest fits `room` (or is a single sequence)
+    and its longest has at most PADDING_LIMIT times the shortest's length."""
     groups: list[list[int]] = []
     longest = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if not groups or lengths[index] * PADDING_LIMIT < longest:
+        full = not groups or longest * (len(groups[-1]) + 1) > room
+        if full or lengths[index] * PADDING_LIMIT < longest:
             groups.append([])
             longest = lengths[index]
         groups[-1].append(index)
     return [sorted(group) for group in groups]
 
 
-def _chunk_segments(layout: StepLayout, shape: AttentionShape) -> Iterator[Segment]:
-    """One segment for each sequence that computes several tokens."""
+def padded_size(group: Iterable[int], lengths: list[int]) -> int:
+    """Tokens of a group when each sequence is padded to the longest."""
+    sizes = [lengths[index] for index in group]
+    return len(sizes) * max(sizes)
+
+
+def chunk_parts(layout: StepLayout, shape: AttentionShape) -> Iterator[Chunk]:
+    """One part for each sequence after the decodes."""
     starts: list[int] = layout.query_start[layout.num_decodes :].tolist()
     lengths: list[int] = layout.context_lens[layout.num_decodes :].tolist()
     for offset, end in enumerate(lengths):
         queries = starts[offset + 1] - starts[offset]
         begin = 0 if shape.sliding_window is None else max(0, end - queries - shape.sliding_window + 1)
-        table = layout.block_tables[layout.num_decodes + offset][None]
-        bounds = torch.tensor([[begin], [end]], device=table.device)
-        gather, _ = _gather_index(table, bounds[0], bounds[1], end - begin, shape.block_size)
-        causal = begin == 0 and queries == end and (shape.sliding_window is None or shape.sliding_window >= end)
-        mask = None if causal else _chunk_mask(queries, end - begin, shape.sliding_window, table.device)
-        tokens = slice(starts[offset], starts[offset + 1])
-        yield Segment(tokens, 1, queries, end - begin, gather, mask, causal)
+        row = slice(layout.num_decodes + offset, layout.num_decodes + offset + 1)
+        ends = layout.context_lens[row].long()
+        slots, _ = gather_index(
+            layout.block_tables[row], torch.full_like(ends, begin), ends, end - begin, shape.block_size
+        )
+        plain = queries == end and (shape.sliding_window is None or shape.sliding_window >= end)
+        bias = (
+            None
+            if plain
+            else as_bias(chunk_mask(queries, end - begin, shape.sliding_window, slots.device), shape.dtype)
+        )
+        yield Chunk(slice(starts[offset], starts[offset + 1]), shape, slots[0], bias)
 
 
-def _gather_index(tables: Tensor, begins: Tensor, ends: Tensor, context: int, block_size: int) -> tuple[Tensor, Tensor]:
-    """Slots of positions `[begin, begin + context)` of each sequence, and which of them are before its end.
+def gather_index(tables: Tensor, begins: Tensor, ends: Tensor, context: int, block_size: int) -> tuple[Tensor, Tensor]:
+    """Slots `[sequences, context]` of positions `begin ...` of each sequence, and which of them are before its end.
 
-    Positions past the end repeat the last one: foreign or never written memory is not read, so it cannot leak NaN.
+    Positions past the end repeat the last one: foreign or never written memory is not read, so no NaN of it can show.
     """
     positions = begins[:, None] + torch.arange(context, device=tables.device)
     valid = positions < ends[:, None]
     positions = torch.minimum(positions, ends[:, None] - 1)
     blocks = tables.gather(1, positions // block_size).long()
-    return (blocks * block_size + positions % block_size).flatten(), valid
+    return blocks * block_size + positions % block_size, valid
 
 
-def _chunk_mask(queries: int, context: int, window: int | None, device: torch.device) -> Tensor:
+def chunk_mask(queries: int, context: int, window: int | None, device: torch.device) -> Tensor:
     """bool [queries, context]: causal at the end of the context, and within the window."""
     visible = torch.ones(queries, context, dtype=torch.bool, device=device).tril(context - queries)
     return visible if window is None else visible.triu(context - queries - window + 1)
+
+
+def as_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where visible, -inf elsewhere: what is added to the scores."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
 
 
 KERNELS = AttentionKernels("torch", write_kv, prepare)

@@ -1,4 +1,4 @@
-"""The definition of correct: attention as the paper writes it, one sequence after the other, in float32 (float64 stays)."""
+"""The definition of correct: attention as the paper writes it, a sequence at a time, in float32 at least."""
 
 from __future__ import annotations
 

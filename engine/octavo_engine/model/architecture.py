@@ -1,4 +1,4 @@
-"""The description of a decoder that everything else follows: sizes, switches, positions. Values only; nothing is read here."""
+"""The description of a decoder: sizes, switches, positions. Values only; nothing is read here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Hugging Face `config.json` (and `generation_config.json`) as a ModelSpec. No weights are read, nothing is executed."""
+"""A Hugging Face `config.json` (and `generation_config.json`) as a ModelSpec. Nothing is executed."""
 
 from __future__ import annotations
 

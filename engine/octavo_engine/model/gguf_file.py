@@ -35,13 +35,13 @@ class TensorInfo:
 
 
 class GgufFile:
-    """A GGUF file's header. `metadata` holds every key's value; `tensors` every TensorInfo by name; `data` is the map."""
+    """A GGUF file's header: `metadata` by key, `tensors` by name; `data` is the mapped file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
             try:
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants it writable
             except ValueError:
                 raise self.invalid("the file is empty") from None
         try:

@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf.quants import dequantize as library_dequantize
 from torch import Tensor
 
 from octavo_engine.errors import ModelUnsupported
+from octavo_engine.kernels import dequant
 from octavo_engine.model.architecture import ModelSpec, family_of
 from octavo_engine.model.gguf_file import GgufFile, TensorInfo
 from octavo_engine.model.gguf_spec import ROPE_FACTORS
@@ -35,6 +35,8 @@ KINDS = {
         GGMLQuantizationType.Q6_K,
     )
 }
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+SLICE_WEIGHTS = 1 << 17
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER = {
     "attn_norm": "input_layernorm",
@@ -73,7 +75,7 @@ class GgufSource:
         if info.kind not in KINDS:
             supported = ", ".join(kind.name for kind in KINDS.values())
             raise ModelUnsupported(f"tensor {info.name} has ggml type {info.kind}; supported are {supported}")
-        elements, size = GGML_QUANT_SIZES[KINDS[info.kind]]
+        elements, size = block_size(KINDS[info.kind])
         if info.shape[-1] % elements:
             raise self._file.invalid(f"tensor {info.name} has rows of {info.shape[-1]}, not a multiple of {elements}")
         total = math.prod(info.shape) // elements * size
@@ -91,25 +93,41 @@ class GgufSource:
         """The stored bytes of every tensor."""
         return self._sizes
 
-    def read(self, name: str) -> Tensor:
-        """The tensor, dequantized to float32 (bfloat16 and float16 stay), in Hugging Face's row order."""
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor in `dtype`, dequantized in float32, in Hugging Face's row order."""
         info = self._tensors[name]
-        raw = np.frombuffer(self._file.data, np.uint8, self._sizes[name], info.offset)
-        tensor = self._decode(raw, info).reshape(info.shape)
+        raw = torch.frombuffer(self._file.data, dtype=torch.uint8, count=self._sizes[name], offset=info.offset)
+        tensor = decode(raw, KINDS[info.kind], dtype).view(info.shape)
         if family_of(self._spec.architecture).gguf_permuted:
-            heads = {"self_attn.q_proj": self._spec.heads, "self_attn.k_proj": self._spec.kv_heads}
+            heads = {".q_proj.": self._spec.heads, ".k_proj.": self._spec.kv_heads}
             tensor = next((unpermute(tensor, count) for part, count in heads.items() if part in name), tensor)
         return tensor
 
-    def _decode(self, raw: np.ndarray, info: TensorInfo) -> Tensor:
-        match kind := KINDS[info.kind]:
-            case GGMLQuantizationType.F32 | GGMLQuantizationType.F16 | GGMLQuantizationType.BF16:
-                plain = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind.name]
-                return torch.frombuffer(bytearray(raw), dtype=plain)
-            case _:
-                return torch.from_numpy(dequantize(raw.reshape(-1, GGML_QUANT_SIZES[kind][1]), kind))
+
+def decode(raw: Tensor, kind: GGMLQuantizationType, dtype: torch.dtype) -> Tensor:
+    """Stored bytes, uint8 `[bytes]`, as `dtype` `[weights]`; in slices whose float32 values stay in cache."""
+    if kind.name in PLAIN:
+        return raw.view(PLAIN[kind.name]).to(dtype)
+    elements, size = block_size(kind)
+    blocks = raw.view(-1, size)
+    weights = torch.empty(len(blocks), elements, dtype=dtype)
+    step = SLICE_WEIGHTS // elements
+    for start in range(0, len(blocks), step):
+        weights[start : start + step] = _dequantize(blocks[start : start + step], kind)
+    return weights.flatten()
+
+
+def block_size(kind: GGMLQuantizationType) -> tuple[int, int]:
+    """Weights and bytes of one block."""
+    elements, size = GGML_QUANT_SIZES[kind]
+    return int(elements), int(size)
+
+
+def _dequantize(blocks: Tensor, kind: GGMLQuantizationType) -> Tensor:
+    fast = dequant.BY_NAME.get(kind.name)
+    return fast(blocks) if fast else torch.from_numpy(library_dequantize(blocks.numpy(), kind))
 
 
 def unpermute(tensor: Tensor, heads: int) -> Tensor:
-    """Undo llama.cpp's row order within each head, which pairs neighbours (2i, 2i+1) instead of halves (i, i + dim/2)."""
-    return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    """Undo llama.cpp's row order in each head: it pairs neighbours (2i, 2i+1), we pair halves (i, i + dim/2)."""
+    return tensor.view(heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).flatten(0, 2)

@@ -1,51 +1,41 @@
-"""The pieces of a decoder layer. Plain functions of tensors and weights: few calls a layer, since on a CPU each one counts."""
+"""The pieces of a decoder layer: functions of tensors and weights, with few calls each: on a CPU they count."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels
+from octavo_engine.kernels.linear import GatedProjection, Projection
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.rope import rotate
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """`x [tokens, in] -> [tokens, out]`."""
-
-    weight: Tensor  # [out, in]
-    bias: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        return F.linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Projections that read the same input are one matrix: rows of query, key, value; of gate, up."""
+    """One layer. Query, key and value are one projection, since they read the same input."""
 
     input_norm: Tensor  # [hidden]
-    qkv: Linear
+    qkv: Projection
     query_norm: Tensor | None  # [head_dim]
     key_norm: Tensor | None
-    output: Linear
+    output: Projection
     mlp_norm: Tensor  # [hidden]
-    gate_up: Linear
-    down: Linear
+    gate_up: GatedProjection
+    down: Projection
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """What every layer of one step shares, made once."""
 
+    spec: ModelSpec
+    kernels: AttentionKernels
     cos: Tensor  # [tokens, 1, head_dim]
     sin: Tensor
     slots: Tensor  # int64 [tokens]
-    kernels: AttentionKernels
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -54,16 +44,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def attention(
-    x: Tensor, layer: LayerWeights, spec: ModelSpec, step: StepContext, attend: Attend, cache: tuple[Tensor, Tensor]
+    x: Tensor, layer: LayerWeights, step: StepContext, attend: Attend, cache: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Normalized hidden `[tokens, hidden]` -> the attention's contribution; stores the tokens' keys and values first."""
-    heads = layer.qkv(x).unflatten(-1, (-1, spec.head_dim))
+    """Normalized `[tokens, hidden]` -> the heads' outputs `[tokens, heads * head_dim]`; stores keys and values."""
+    spec = step.spec
+    heads = layer.qkv(x).view(len(x), -1, spec.head_dim)
     rotated = heads[:, : spec.heads + spec.kv_heads]  # queries and keys turn together
     if layer.query_norm is not None and layer.key_norm is not None:
         rotated = _norm_heads(rotated, layer.query_norm, layer.key_norm, spec)
     rotated = rotate(rotated, step.cos, step.sin)
     step.kernels.write_kv(rotated[:, spec.heads :], heads[:, spec.heads + spec.kv_heads :], *cache, step.slots)
-    return layer.output(attend(rotated[:, : spec.heads], *cache).flatten(1))
+    return attend(rotated[:, : spec.heads], *cache).flatten(1)
 
 
 def _norm_heads(heads: Tensor, query_norm: Tensor, key_norm: Tensor, spec: ModelSpec) -> Tensor:
@@ -74,7 +65,11 @@ def _norm_heads(heads: Tensor, query_norm: Tensor, key_norm: Tensor, spec: Model
     return normed
 
 
-def mlp(x: Tensor, layer: LayerWeights) -> Tensor:
-    """Gated: `down(silu(gate) * up)`."""
-    gate, up = layer.gate_up(x).chunk(2, dim=-1)
-    return layer.down(F.silu(gate).mul_(up))
+def layer_forward(
+    hidden: Tensor, layer: LayerWeights, step: StepContext, attend: Attend, cache: tuple[Tensor, Tensor]
+) -> Tensor:
+    """One layer: attention, then the MLP, each added to the residual stream `hidden [tokens, hidden]`."""
+    eps = step.spec.eps
+    attended = attention(rms_norm(hidden, layer.input_norm, eps), layer, step, attend, cache)
+    hidden = layer.output.add_to(hidden, attended)
+    return layer.down.add_to(hidden, layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.attention import AttentionKernels
+from octavo_engine.kernels.linear import choose_linear
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.decoder import Decoder
@@ -60,12 +61,12 @@ def load_model(
     spec, source = open_checkpoint(path)
     parameters = parameters_of(spec)
     check_tensors(spec, parameters, source.shapes)
-    weights = _read_parameters(parameters, source, dtype, device, on_progress or (lambda done, total: None))
-    return build_decoder(spec, weights, kernels)
+    weights = _read_parameters(parameters, source, dtype, device, on_progress)
+    return build_decoder(spec, weights, kernels, choose_linear(dtype, device))
 
 
 def _read_parameters(
-    parameters: Parameters, source: TensorSource, dtype: torch.dtype, device: torch.device, on_progress: Progress
+    parameters: Parameters, source: TensorSource, dtype: torch.dtype, device: torch.device, on_progress: Progress | None
 ) -> dict[str, Tensor]:
     """Read every part into its rows of its parameter, a few at a time: reading and dequantizing release the GIL."""
     names = [part.name for parts in parameters.values() for part in parts]
@@ -76,13 +77,14 @@ def _read_parameters(
         for target, parts in parameters.items():
             rows = [part.shape[0] for part in parts]
             weights[target] = torch.empty((sum(rows), *parts[0].shape[1:]), dtype=dtype, device=device)
-            for part, place in zip(parts, weights[target].split(rows), strict=True):
+            for part, place in zip(parts, torch.split(weights[target], rows), strict=True):
                 pending[pool.submit(_copy, source, part.name, place)] = source.sizes[part.name]
         try:
             for future in as_completed(pending):
                 future.result()
                 done += pending[future]
-                on_progress(done, total)
+                if on_progress is not None:
+                    on_progress(done, total)
         except BaseException:
             pool.shutdown(cancel_futures=True)  # the first failure is the answer; do not read the rest
             raise
@@ -90,4 +92,4 @@ def _read_parameters(
 
 
 def _copy(source: TensorSource, name: str, place: Tensor) -> None:
-    place.copy_(source.read(name))
+    place.copy_(source.read(name, place.dtype))

@@ -36,7 +36,7 @@ def _llama3(plain: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def angles(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines, each `[tokens, 1, head_dim]` of `dtype`, for positions [tokens]: once a step, for all layers.
+    """Cosines and signed sines, each `[tokens, 1, head_dim]`, of positions `[tokens]`: once a step, for all layers.
 
     The sines of a head's first half are negative, which makes the rotation `x * cos + roll(x, dim / 2) * sin`.
     """

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -55,8 +56,8 @@ class SafetensorsSource:
         """The bytes of every tensor."""
         return self._sizes
 
-    def read(self, name: str) -> Tensor:
-        """The tensor, in its stored type, backed by the file."""
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:  # noqa: ARG002 - copying it converts it
+        """The tensor as it is stored, backed by the file."""
         try:
             tensor: Tensor = self._files[name].get_tensor(name)
         except (SafetensorError, OSError) as error:
@@ -79,7 +80,7 @@ def checkpoint_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     if (directory / INDEX).is_file():
         weight_map = read_json(directory / INDEX).section("weight_map").values
         for name, file in weight_map.items():
-            _check_entry(directory, name, file)
+            _check_entry(name, file)
         return [directory / file for file in sorted(set(weight_map.values()))], weight_map
     if (directory / SINGLE).is_file():
         return [directory / SINGLE], {}
@@ -89,7 +90,7 @@ def checkpoint_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     return files, {}
 
 
-def _check_entry(directory: Path, name: str, file: object) -> None:
+def _check_entry(name: str, file: object) -> None:
     """An index names files beside itself; anything else could read what the model's owner may not."""
     if not isinstance(file, str) or PurePosixPath(file).name != file or not file.endswith(".safetensors"):
         raise CheckpointInvalid(

@@ -44,7 +44,7 @@ def find_checkpoint(path: str) -> Path:
 
 
 def read_spec(path: str) -> ModelSpec:
-    """The ModelSpec of a directory with config.json and safetensors, of a .gguf file, or of a directory with one of them.
+    """The ModelSpec of a directory with config.json and safetensors, of a .gguf file, or of a directory with one.
 
     Raises ModelNotFound, ModelUnsupported or CheckpointInvalid.
     """

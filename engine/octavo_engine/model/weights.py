@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.kernels.attention import AttentionKernels
+from octavo_engine.kernels.linear import LinearKernels, Projection
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import LayerWeights, Linear
+from octavo_engine.model.layers import LayerWeights
 
 Shape = tuple[int, ...]
 HEAD = "lm_head.weight"
@@ -33,8 +35,8 @@ class TensorSource(Protocol):
     def sizes(self) -> Mapping[str, int]:
         """The bytes each tensor takes in the checkpoint."""
 
-    def read(self, name: str) -> Tensor:
-        """The tensor in some floating type, on the CPU; raises CheckpointInvalid naming it. Called from several threads."""
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor on the CPU, in `dtype` or as stored; raises CheckpointInvalid. Called from several threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +106,33 @@ def _harmless(name: str, spec: ModelSpec) -> bool:
     return (spec.tied and name == HEAD) or name.endswith(COMPUTED_SUFFIXES)
 
 
-def build_decoder(spec: ModelSpec, weights: Mapping[str, Tensor], kernels: AttentionKernels) -> Decoder:
+def build_decoder(
+    spec: ModelSpec, weights: Mapping[str, Tensor], kernels: AttentionKernels, linear_kernels: LinearKernels
+) -> Decoder:
     """A Decoder from the parameters named by `parameters_of`."""
 
-    def linear(name: str) -> Linear:
-        return Linear(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+    def projection(name: str) -> Projection:
+        return linear_kernels.projection(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
     layers = [
         LayerWeights(
             input_norm=weights[f"{layer}.input_norm"],
-            qkv=linear(f"{layer}.qkv"),
+            qkv=projection(f"{layer}.qkv"),
             query_norm=weights.get(f"{layer}.query_norm"),
             key_norm=weights.get(f"{layer}.key_norm"),
-            output=linear(f"{layer}.output"),
+            output=projection(f"{layer}.output"),
             mlp_norm=weights[f"{layer}.mlp_norm"],
-            gate_up=linear(f"{layer}.gate_up"),
-            down=linear(f"{layer}.down"),
+            gate_up=linear_kernels.gated(weights[f"{layer}.gate_up.weight"], weights.get(f"{layer}.gate_up.bias")),
+            down=projection(f"{layer}.down"),
         )
         for layer in range(spec.layers)
     ]
-    head = Linear(weights["embedding"] if spec.tied else weights["head"])
-    return Decoder(spec, weights["embedding"], layers, weights["final_norm"], head, kernels)
+    return Decoder(
+        spec=spec,
+        kernels=kernels,
+        embedding=weights["embedding"],
+        layers=tuple(layers),
+        final_norm=weights["final_norm"],
+        head=linear_kernels.projection(weights["embedding" if spec.tied else "head"], None),
+        parameter_bytes=sum(weight.nbytes for weight in weights.values()),
+    )
