@@ -1,0 +1,146 @@
+"""How the process starts, fails to start, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo_engine import cli
+from serving_process import DEADLINE_SECONDS, ServingProcess, serving_process, start
+
+pytestmark = pytest.mark.engine
+
+SMALL = ("--served-model-name=smollm2", "--kv-cache-memory-bytes=200000000", "--max-num-seqs=2")
+ENDLESS = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 5000, "ignore_eos": True, "stream": True}
+
+
+class Reader:
+    """A client that reads a stream in the background."""
+
+    def __init__(self, url: str, body: dict[str, Any]) -> None:
+        self.text = ""
+        self._thread = threading.Thread(target=self._read, args=(url, body), daemon=True)
+        self._thread.start()
+
+    def _read(self, url: str, body: dict[str, Any]) -> None:
+        with (
+            suppress(httpx.RemoteProtocolError),  # a server that is killed ends in the middle
+            httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=DEADLINE_SECONDS) as reply,
+        ):
+            for piece in reply.iter_text():
+                self.text += piece
+
+    def last_event(self) -> str:
+        self._thread.join(DEADLINE_SECONDS)
+        return [line for line in self.text.split("\n\n") if line][-1].removeprefix("data: ")
+
+
+@pytest.fixture
+def server(smollm2_gguf: Path, request: pytest.FixtureRequest) -> Iterator[ServingProcess]:
+    with serving_process(smollm2_gguf, *SMALL, *getattr(request, "param", ())) as server:
+        yield server
+
+
+@pytest.mark.parametrize("server", [("--drain-seconds=60",)], indirect=True)
+def test_running_streams_finish_and_new_work_is_sent_elsewhere(server: ServingProcess) -> None:
+    url, management = server.url, server.management_url
+    reader = Reader(url, ENDLESS | {"max_tokens": 120})
+    server.until(lambda: "data:" in reader.text, "the stream has begun")
+    server.process.send_signal(signal.SIGTERM)
+    server.until(lambda: httpx.get(f"{management}/readyz").status_code == 503, "not ready any more")
+    assert httpx.get(f"{management}/livez").status_code == 200
+    assert server.load()["state"] == "draining"
+    refused = httpx.post(f"{url}/v1/completions", json=ENDLESS)
+    assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert reader.last_event() == "[DONE]"
+    assert server.exit_code() == 0
+
+
+@pytest.mark.parametrize("server", [("--drain-seconds=1",)], indirect=True)
+def test_a_stream_longer_than_the_drain_is_told_so(server: ServingProcess) -> None:
+    reader = Reader(server.url, ENDLESS)
+    server.until(lambda: "data:" in reader.text, "the stream has begun")
+    server.process.send_signal(signal.SIGTERM)
+    assert json.loads(reader.last_event())["error"]["code"] == "shutting_down"
+    assert server.exit_code() == 0
+
+
+def test_a_second_signal_ends_it_at_once(server: ServingProcess) -> None:
+    reader = Reader(server.url, ENDLESS)
+    server.until(lambda: "data:" in reader.text, "the stream has begun")
+    server.process.send_signal(signal.SIGTERM)
+    server.until(lambda: "draining" in server.output, "it drains")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.exit_code() == 1
+
+
+def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path) -> None:
+    server = start(smollm2_gguf, *SMALL)
+    server.until(lambda: re.search(r"management on http", server.output), "the management port is open")
+    assert server.management("/readyz").text == "starting"
+    assert server.management("/livez").status_code == 200
+    server.process.send_signal(signal.SIGTERM)
+    assert server.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "reason"),
+    [
+        ("/nonexistent/model", (), "ModelNotFound"),
+        ("{gguf}", ("--kv-cache-memory-bytes=1000",), "InsufficientMemory"),
+        ("{gguf}", ("--max-model-len=1000000",), "InvalidConfiguration"),
+        ("{gguf}", ("--api-key-file=/nonexistent/keys",), "InvalidConfiguration"),
+        ("{gguf}", ("--chat-template=/nonexistent/template",), "InvalidConfiguration"),
+        ("{gguf}", ("--host=203.0.113.1",), "InvalidConfiguration"),
+        ("{gguf}", ("--unheard-of",), "InvalidConfiguration"),
+    ],
+)
+def test_what_prevents_a_start_is_one_line(smollm2_gguf: Path, model: str, flags: tuple[str, ...], reason: str) -> None:
+    server = start(model.format(gguf=smollm2_gguf), *flags)
+    assert server.exit_code() == 2
+    assert server.output.splitlines()[-1].startswith(f"{reason}: ")
+    assert "Traceback" not in server.output
+
+
+def test_a_taken_port_is_known_before_loading(smollm2_gguf: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = start(smollm2_gguf, f"--port={taken.getsockname()[1]}")
+        assert server.exit_code() == 2
+    assert server.output.splitlines()[-1].startswith("InvalidConfiguration: --port: ")
+    assert "weights" not in server.output
+
+
+def test_the_reason_goes_to_the_termination_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(cli, "TERMINATION_LOG", log)
+    assert cli.main(["serve"]) == 2
+    assert (
+        log.read_text()
+        == capsys.readouterr().err
+        == "InvalidConfiguration: name a model: octavo serve MODEL, or --model MODEL\n"
+    )
+
+
+def test_help_and_version_load_no_torch() -> None:
+    code = "import sys; from octavo_engine.cli import main; main(['--version']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=dict(os.environ))
+    assert (done.returncode, done.stdout[:7]) == (0, b"octavo ")
+    assert cli.main(["--help"]) == 0
+    assert cli.main(["unheard-of"]) == 2
