@@ -51,7 +51,7 @@ class Operator:
         started = time.monotonic()
         self._metrics.queue_depth.set(len(self.queue))
         try:
-            await self._reconciler.reconcile(key)
+            again = await self._reconciler.reconcile(key)
         except ApiError as error:
             delay = self.queue.failed(key, error.retry_after if isinstance(error, Throttled) else 0.0)
             result = "error"
@@ -63,6 +63,8 @@ class Operator:
             log.exception("%s: unexpected error; again in %.1f s", key, delay)
         else:
             self.queue.succeeded(key)
+            if again is not None:
+                self.queue.add_later(key, again)
             result = "ok"
         self._metrics.reconciles.labels(result).inc()
         self._metrics.reconcile_seconds.observe(time.monotonic() - started)

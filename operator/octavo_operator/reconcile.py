@@ -5,6 +5,7 @@ Whatever happened before, it looks at what is there now and brings it one step n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,6 +17,10 @@ from octavo_operator.observed import Cause, Observed
 from octavo_operator.plan import Plan, Step, make_plan
 from octavo_operator.scaler import Scaler
 from octavo_operator.spec import Spec, read_spec
+
+log = logging.getLogger(__name__)
+
+BLOCKED_SECONDS = 10.0
 
 
 class Api(Protocol):
@@ -41,8 +46,11 @@ class Reconciler:
         self._image = image
         self._now = now
 
-    async def reconcile(self, key: Key) -> None:
+    async def reconcile(self, key: Key) -> float | None:
         """Looks at one service and does what is to be done.
+
+        Returns:
+            Seconds after which to look again although no event may come; None when events suffice.
 
         Raises:
             ApiError: something could not be done and should be tried again; status says what.
@@ -50,13 +58,13 @@ class Reconciler:
         resource = await self._api.service(key)
         if resource is None or "deletionTimestamp" in resource["metadata"]:
             self._scaler.forget(key)  # the children follow by their owner references
-            return
+            return None
         try:
             spec = read_spec(resource)
             observed = await self._api.observe(resource)
         except (SpecError, Refused) as error:
             await self._stand_still(resource, error)
-            return
+            return None
         telemetry = self._scaler.observe(key, spec, observed)
         children = self._render(resource, spec, observed, telemetry.desired)
         plan = make_plan(observed, children, telemetry.victim, spec.paused)
@@ -65,6 +73,8 @@ class Reconciler:
         await self._write(resource, status.describe(spec, observed, telemetry, blocked, self._now()))
         if failures:
             raise failures[0]
+        # Objects of others are not watched: nothing tells when one that is in the way goes.
+        return BLOCKED_SECONDS if plan.blocked else None
 
     def _render(self, resource: dict[str, Any], spec: Spec, observed: Observed, replicas: int) -> list[dict[str, Any]]:
         children = [
@@ -80,6 +90,7 @@ class Reconciler:
         """Does every step; one that fails stops none of the others."""
         failures: list[ApiError] = []
         for step in plan.steps:
+            log.info("%s: %s", key, step.reason)
             try:
                 await self._api.execute(key.namespace, step)
             except ApiError as error:

@@ -1,0 +1,67 @@
+"""The resource's definition, a fake engine's image, and operators as local processes under their real roles."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import fake_engine
+from cluster_tools import Kubectl, create, wait_for
+from node import config
+from operator_process import OperatorProcess, Services
+
+CRD = config.CHECKOUT / "crds" / "inferenceservices.octavo.dev.yaml"
+
+
+@pytest.fixture(scope="session")
+def engine_image(cluster: config.Settings) -> str:
+    return fake_engine.ensure_image(cluster)
+
+
+@pytest.fixture(scope="session")
+def definition(kubectl: Kubectl) -> None:
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+    kubectl("wait", "--for=condition=Established", "-f", str(CRD), "--timeout=30s")
+
+
+@pytest.fixture
+def make_operator(
+    kubectl: Kubectl, cluster: config.Settings, definition: None, engine_image: str
+) -> Iterator[Callable[..., OperatorProcess]]:
+    """Makes operators that end with the test."""
+    made: list[OperatorProcess] = []
+
+    def make(*namespaces: str) -> OperatorProcess:
+        made.append(OperatorProcess(kubectl, cluster, list(namespaces), engine_image))
+        return made[-1]
+
+    yield make
+    for operator in made:
+        operator.kill()
+
+
+@pytest.fixture(scope="module")
+def shared(
+    kubectl: Kubectl, cluster: config.Settings, definition: None, engine_image: str
+) -> Iterator[tuple[Services, OperatorProcess]]:
+    """One running operator and its namespace, for all tests of a module that do not stop it."""
+    name = f"operator-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    operator = OperatorProcess(kubectl, cluster, [name], engine_image).start()
+    wait_for(operator.leads, 20, "the operator's start")
+    yield Services(kubectl, name), operator
+    operator.kill()
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def services(shared: tuple[Services, OperatorProcess]) -> Services:
+    return shared[0]
+
+
+@pytest.fixture
+def operator(shared: tuple[Services, OperatorProcess]) -> OperatorProcess:
+    return shared[1]

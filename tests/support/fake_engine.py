@@ -1,0 +1,92 @@
+"""An engine of a few shell lines, as an image: it answers probes and `/load`, and fails where its model path says so.
+
+Small and instant, it stands in where a test is about the operator. `/load` is a file in the pod, which tests write.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+from cluster_tools import Kubectl
+from node import config, prerequisites, runtime
+from node.archives import Descriptor, write_archive
+
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+_CONFIG = "application/vnd.oci.image.config.v1+json"
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+IDLE = {
+    "model_name": "fake",
+    "state": "serving",
+    "waiting": {"new": 0, "token_budget": 0, "kv_full": 0, "batch_full": 0},
+    "running": 0,
+    "max_num_seqs": 4,
+    "arrivals_total": 0,
+    "completions_total": 0,
+    "oldest_wait_seconds": 0.0,
+    "kv_cache_usage_ratio": 0.0,
+    "startup_seconds": 1.0,
+}
+
+# As process 1, the shell must ask for the signals it wants to die of.
+_SCRIPT = f"""#!/bin/busybox sh
+trap 'exit 0' TERM INT
+case "$*" in
+*--model=/missing*) echo "ModelNotFound: the path /missing holds no checkpoint" > /dev/termination-log; exit 2;;
+*--model=/crash*) echo "Traceback (most recent call last)"; exit 1;;
+esac
+/bin/busybox mkdir -p /tmp/www
+echo ok > /tmp/www/livez
+echo ok > /tmp/www/readyz
+echo '{json.dumps(IDLE)}' > /tmp/www/load
+/bin/busybox httpd -f -p 8001 -h /tmp/www &
+wait
+"""
+
+
+def ensure_image(settings: config.Settings) -> str:
+    """The image's reference; it is imported where it is missing or its script changed."""
+    layer = _layer(prerequisites.unpacked(settings, "busybox"))
+    digest = Descriptor.of(_LAYER, layer).digest
+    reference = f"localhost/fake-engine:{digest.rpartition(':')[2][:12]}"
+    if reference not in runtime.references(settings):
+        runtime.ctr(settings, "images", "import", "-", stdin=_archive(reference, layer))
+    return reference
+
+
+def set_load(kubectl: Kubectl, namespace: str, pod: str, document: object) -> None:
+    """What the pod says on `/load` from now on."""
+    write = "/bin/busybox cat > /tmp/www/next && /bin/busybox mv /tmp/www/next /tmp/www/load"
+    command = ["/bin/busybox", "sh", "-c", write]
+    kubectl("exec", "-i", "-n", namespace, pod, "--", *command, stdin=json.dumps(document))
+
+
+def busy(waiting: int, running: int = 4) -> dict[str, object]:
+    """A load with requests that wait for a place in the batch."""
+    return IDLE | {"waiting": IDLE["waiting"] | {"batch_full": waiting}, "running": running}  # type: ignore[operator]
+
+
+def _layer(busybox: Path) -> bytes:
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w") as archive:
+        for name, content in (("bin/busybox", busybox.read_bytes()), ("bin/octavo", _SCRIPT.encode())):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+    return output.getvalue()
+
+
+def _archive(reference: str, layer: bytes) -> bytes:
+    layers = [Descriptor.of(_LAYER, layer)]
+    settings = {"User": "65532:65532", "WorkingDir": "/", "Env": ["PATH=/bin"]}
+    rootfs = {"type": "layers", "diff_ids": [layers[0].digest]}
+    image = json.dumps({"architecture": "amd64", "os": "linux", "config": settings, "rootfs": rootfs}).encode()
+    described = {"config": Descriptor.of(_CONFIG, image).document(), "layers": [item.document() for item in layers]}
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": _MANIFEST} | described).encode()
+    blobs = {Descriptor.of("", content).digest: content for content in (layer, image, manifest)}
+    output = io.BytesIO()
+    write_archive(output, reference, Descriptor.of(_MANIFEST, manifest), blobs, ())
+    return output.getvalue()

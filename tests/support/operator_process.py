@@ -1,0 +1,164 @@
+"""The operator as a local process against the node, under its chart's own service account and roles."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cluster_tools import Kubectl, wait_for
+from node import config
+
+RELEASE = "octavo"
+
+
+class OperatorProcess:
+    """One operator. `namespaces` are served; the first also holds Lease and account."""
+
+    def __init__(self, kubectl: Kubectl, settings: config.Settings, namespaces: list[str], image: str) -> None:
+        self._kubectl = kubectl
+        self._namespaces = namespaces
+        self._image = image
+        self._folder = Path(tempfile.mkdtemp(prefix="octavo-operator-"))
+        self._kubeconfig = self._folder / "kubeconfig.json"
+        self._log = self._folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._grant(settings)
+
+    def start(self, identity: str = "test", **flags: object) -> OperatorProcess:
+        """Starts the process; `flags` are the operator's own, with underscores."""
+        self.port = _free_port()
+        given: dict[str, object] = {
+            "kubeconfig": self._kubeconfig,
+            "namespaces": ",".join(self._namespaces),
+            "lease_namespace": self._namespaces[0],
+            "lease_name": RELEASE,
+            "lease_seconds": 3,
+            "identity": identity,
+            "health_host": "127.0.0.1",
+            "health_port": self.port,
+            "engine_image": self._image,
+            "scrape_seconds": 1,
+            "scale_down_seconds": 10,
+            "log_format": "plain",
+        }
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in (given | flags).items()]
+        command = [sys.executable, "-m", "octavo_operator", "run", *arguments]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT / "operator")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        return self
+
+    def kill(self) -> None:
+        """As a power cut would: nothing is released."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """As Kubernetes does; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def log(self) -> str:
+        """Everything logged since the first start."""
+        return self._log.read_text()
+
+    def leads(self) -> bool:
+        """Whether this process has taken the Lease."""
+        return "holding the lease" in self.log()
+
+    def unexpected_lines(self) -> list[str]:
+        """Lines no healthy run writes: errors, tracebacks."""
+        return [line for line in self.log().splitlines() if " ERROR " in line or "Traceback" in line]
+
+    def _end(self, number: int) -> int:
+        if self._process is None or self._process.poll() is not None:
+            return 0
+        self._process.send_signal(number)
+        return self._process.wait(timeout=15)
+
+    def _grant(self, settings: config.Settings) -> None:
+        """The chart's account and roles, and a kubeconfig with a token of that account."""
+        home = self._namespaces[0]
+        values = f"namespaces={{{','.join(self._namespaces)}}}"
+        self._kubectl("apply", "-f", "-", stdin=render_chart(home, "--set", values, "-s", "templates/rbac.yaml"))
+        token = self._kubectl("create", "token", RELEASE, "-n", home, "--duration=1h").strip()
+        document: dict[str, Any] = json.loads(settings.admin_kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": token}
+        self._kubeconfig.touch(mode=0o600)
+        self._kubeconfig.write_text(json.dumps(document))
+
+
+def render_chart(namespace: str, *arguments: str, chart: str = "octavo-operator") -> str:
+    """`helm template` of one of our charts; fails with helm's words."""
+    command = [str(config.HACK / "helm"), "template", RELEASE, str(config.CHECKOUT / "charts" / chart)]
+    # Without a cluster to ask, helm takes a version of its own that may be older than the chart allows.
+    version = ["--kube-version", config.KUBERNETES_VERSION, "--namespace", namespace]
+    done = subprocess.run([*command, *version, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return done.stdout
+
+
+class Services:
+    """InferenceServices in one namespace, as a user handles them."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self._kubectl = kubectl
+        self.namespace = namespace
+
+    def apply(self, name: str, **spec: Any) -> None:
+        """`kubectl apply --server-side` of a service; a small one unless `spec` says more."""
+        document = self.manifest(name, **spec)
+        self._kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(document))
+
+    def manifest(self, name: str, **spec: Any) -> dict[str, Any]:
+        """The resource as a user writes it."""
+        small = {"model": {"source": "file:///model"}, "drainSeconds": 1}
+        head = {"name": name, "namespace": self.namespace}
+        return {"apiVersion": "octavo.dev/v1alpha1", "kind": "InferenceService", "metadata": head, "spec": small | spec}
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """An object, or None."""
+        found = self._kubectl("get", kind, name, "-n", self.namespace, "-o", "json", "--ignore-not-found")
+        return json.loads(found) if found.strip() else None
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """A condition of a service; empty when it is absent."""
+        service = self.get("osvc", name) or {}
+        conditions = service.get("status", {}).get("conditions", [])
+        return next((item for item in conditions if item["type"] == kind), {})
+
+    def wait_condition(self, name: str, kind: str, reason: str, timeout: float = 30) -> dict[str, Any]:
+        """Polls until a condition has a reason; returns the condition."""
+        return wait_for(
+            lambda: found if (found := self.condition(name, kind)).get("reason") == reason else None,
+            timeout,
+            f"{kind} of {name} for the reason {reason}",
+        )
+
+    def wait_ready(self, name: str, replicas: int = 1, timeout: float = 45) -> dict[str, Any]:
+        """Polls until so many replicas serve; returns the resource."""
+
+        def ready() -> dict[str, Any] | None:
+            service = self.get("osvc", name) or {}
+            return service if service.get("status", {}).get("replicaSummary") == f"{replicas}/{replicas}" else None
+
+        return wait_for(ready, timeout, f"{replicas} ready replicas of {name}")
+
+    def pods(self, name: str) -> list[str]:
+        """Names of a service's pods that are not going."""
+        selector = f"octavo.dev/service={name}"
+        items = json.loads(self._kubectl("get", "pods", "-n", self.namespace, "-l", selector, "-o", "json"))["items"]
+        return [item["metadata"]["name"] for item in items if "deletionTimestamp" not in item["metadata"]]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
