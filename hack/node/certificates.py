@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,20 +65,27 @@ _OTHERS = (
 
 
 def ensure(settings: Settings) -> None:
-    """Make all keys, certificates and kubeconfigs unless they are there."""
-    if settings.pki.exists() and settings.kubeconfigs.exists():
-        return
-    with step("make certificates"), tempfile.TemporaryDirectory(dir=settings.state, prefix=".partial-") as scratch:
-        pki = Path(scratch, "pki")
-        pki.mkdir(mode=0o700)
-        _make_all(pki)
-        kubeconfigs = Path(scratch, "kubeconfig")
-        kubeconfigs.mkdir(mode=0o700)
-        for identity in CLIENTS:
-            _write_private(kubeconfigs / f"{identity.file}.json", _kubeconfig(pki, identity))
-        # The folders appear together and whole: a certificate of another authority would be refused everywhere.
-        _replace(pki, settings.pki)
-        _replace(kubeconfigs, settings.kubeconfigs)
+    """Make keys and certificates unless they are there, and the kubeconfigs that belong to them."""
+    if not settings.pki.exists():
+        with step("make certificates"), _scratch(settings) as scratch:
+            pki = Path(scratch, "pki")
+            pki.mkdir(mode=0o700)
+            _make_all(pki)
+            # The folder appears whole: a certificate of another authority would be refused everywhere.
+            pki.rename(settings.pki)
+        shutil.rmtree(settings.kubeconfigs, ignore_errors=True)
+    if not settings.kubeconfigs.exists():
+        with _scratch(settings) as scratch:
+            kubeconfigs = Path(scratch, "kubeconfig")
+            kubeconfigs.mkdir(mode=0o700)
+            for identity in CLIENTS:
+                _write_private(kubeconfigs / f"{identity.file}.json", _kubeconfig(settings.pki, identity))
+            kubeconfigs.rename(settings.kubeconfigs)
+
+
+def authority(settings: Settings) -> str:
+    """Digest of the cluster's authority: another one means that every daemon has to load its certificates anew."""
+    return hashlib.sha256((settings.pki / f"{_CLUSTER_CA}.crt").read_bytes()).hexdigest()
 
 
 def _make_all(pki: Path) -> None:
@@ -148,7 +157,5 @@ def _write_private(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def _replace(source: Path, target: Path) -> None:
-    if target.exists():
-        target.rename(source.parent / f"old-{target.name}")
-    source.rename(target)
+def _scratch(settings: Settings) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=settings.state, prefix=".partial-")

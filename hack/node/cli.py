@@ -123,7 +123,9 @@ def _stop(settings: Settings, options: argparse.Namespace) -> int:
 
 def _gpus(settings: Settings, options: argparse.Namespace) -> int:
     _refuse_foreign(settings, "gpus")
-    patch = json.dumps({"status": {"capacity": {"nvidia.com/gpu": str(options.count)}}})
+    claim = {"nvidia.com/gpu": str(options.count)}
+    # The kubelet would derive the second from the first, but only with its next report.
+    patch = json.dumps({"status": {"capacity": claim, "allocatable": claim}})
     addons.kubectl(
         settings, "patch", "node", config.NODE_NAME, "--subresource=status", "--type=merge", "--patch", patch
     )

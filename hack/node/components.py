@@ -28,9 +28,9 @@ class Component:
     files: Mapping[Path, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
 
-    def fingerprint(self, network: int) -> str:
-        """Changes with anything that calls for a restart: arguments, files, or the network namespace (its inode)."""
-        content = [*self.argv, *(f"{path}={text}" for path, text in sorted(self.files.items())), str(network)]
+    def fingerprint(self, surroundings: str) -> str:
+        """Changes with anything that calls for a restart: arguments, files, or the `surroundings` it was started in."""
+        content = [*self.argv, *(f"{path}={text}" for path, text in sorted(self.files.items())), surroundings]
         return hashlib.sha256("\0".join(content).encode()).hexdigest()
 
 

@@ -98,7 +98,7 @@ def _start_wave(settings: Settings, wave: list[Component]) -> None:
 
 def _needs_start(settings: Settings, component: Component) -> bool:
     record = processes.load(_record(settings, component.name))
-    if record is None or not record.alive or record.fingerprint != component.fingerprint(network.identity()):
+    if record is None or not record.alive or record.fingerprint != component.fingerprint(_surroundings(settings)):
         return True
     # A daemon that another `up` has only just started, or that is busy, gets a moment.
     try:
@@ -118,7 +118,7 @@ def _start(settings: Settings, component: Component) -> None:
         [*network.enter(), *component.argv],
         record=_record(settings, component.name),
         log=_log(settings, component.name),
-        fingerprint=component.fingerprint(network.identity()),
+        fingerprint=component.fingerprint(_surroundings(settings)),
         state=settings.state,
         path=processes.environment_path(prerequisites.unpacked(settings, "containerd").parent),
     )
@@ -179,6 +179,11 @@ def _remove_cgroups() -> None:
         folders = [*own.rglob("*"), own] if own.exists() else []
         for folder in sorted((path for path in folders if path.is_dir()), reverse=True):
             folder.rmdir()
+
+
+def _surroundings(settings: Settings) -> str:
+    """What a daemon cannot change while it runs: its network namespace and the authority it trusts."""
+    return f"{network.identity()} {certificates.authority(settings)}"
 
 
 def _record(settings: Settings, name: str) -> Path:

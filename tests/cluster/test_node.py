@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_restricted_pod_runs_with_a_read_only_root(kubectl: Kubectl, namespace: 
 def test_service_names_resolve_and_connect_in_a_pod(kubectl: Kubectl, namespace: str) -> None:
     # The DNS Service speaks TCP as well, so one Service shows both resolution and the way to an endpoint.
     name = "kube-dns.kube-system.svc.cluster.local"
-    script = f"/busybox nslookup {name} && /busybox nc -w 5 -z kube-dns.kube-system.svc 53"
+    script = f"/busybox nslookup {name} && /busybox nc -w 5 kube-dns.kube-system.svc 53 </dev/null"
     phase, log = run_to_end(kubectl, namespace, toolbox("resolve", script))
     assert phase == "Succeeded", log
     assert config.DNS_IP in log
@@ -105,6 +106,21 @@ def test_host_reaches_pods_and_services(kubectl: Kubectl, cluster: config.Settin
     assert healthy(f"http://{pod}:8181/ready")
     assert healthy(f"https://{config.API_SERVICE_IP}/readyz")
     assert healthy(f"{config.PROMETHEUS_URL}/-/ready")
+
+
+@embedded
+def test_prometheus_finds_a_labelled_pod_and_names_its_service(kubectl: Kubectl, namespace: str) -> None:
+    pod = toolbox("labelled", "/busybox sleep 60")
+    pod["metadata"] |= {"namespace": namespace, "labels": {"octavo.dev/service": "assistant"}}
+    create(kubectl, pod)
+    wanted = {"namespace": namespace, "pod": "labelled", "inferenceservice": "assistant"}
+
+    def found() -> bool:
+        with urllib.request.urlopen(f"{config.PROMETHEUS_URL}/api/v1/targets?state=active", timeout=5) as response:
+            targets = json.load(response)["data"]["activeTargets"]
+        return any(wanted.items() <= target["labels"].items() for target in targets)
+
+    wait_for(found, 40, "the pod as a target of Prometheus")
 
 
 @embedded

@@ -22,7 +22,7 @@ def create(kubectl: Kubectl, manifest: dict[str, Any]) -> None:
     kubectl("create", "-f", "-", stdin=json.dumps(manifest))
 
 
-def wait_for(condition: Callable[[], T], timeout: float, what: str, interval: float = 0.2) -> T:
+def wait_for(condition: Callable[[], T | None], timeout: float, what: str, interval: float = 0.2) -> T:
     """Poll until `condition` returns something true and return that; fails naming `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
