@@ -9,7 +9,7 @@ UV := $(CACHE)/tools/bin/uv
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 PYTHON_SOURCES := engine operator hack tests benchmarks
-COMPILE := $(UV) pip compile -q pyproject.toml --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+COMPILE := $(UV) pip compile -q pyproject.toml --python-version 3.11 --generate-hashes --no-emit-index-url
 
 .PHONY: help demo demo-down test test-fast test-engine test-cluster check generate requirements bench venv cluster cluster-down
 

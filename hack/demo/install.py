@@ -39,7 +39,8 @@ def everything(settings: Settings) -> None:
 
 def operator_values(engine: str, operator: str, namespace: str) -> dict[str, str]:
     """The chart's values for images that only the node has."""
-    return {"image.reference": operator, "engine.image": engine, "namespaces[0]": namespace}
+    repository, _, tag = operator.rpartition(":")
+    return {"image.repository": repository, "image.tag": tag, "engineImage": engine, "namespaces[0]": namespace}
 
 
 def _helm(settings: Settings, release: str, chart: str, **values: str) -> None:
