@@ -170,11 +170,18 @@ def open_stream(server: ScriptedServer, path: str, body: dict[str, Any]) -> sock
     """A request sent on a socket of its own, to be closed at will."""
     content = json.dumps({"model": "scripted"} | body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        "Connection: close\r\n\r\n"
     )
     connection = socket.create_connection(server.address, timeout=20)
     connection.sendall(head.encode() + content)
     return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """The reply, until the server closes."""
+    with connection:
+        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -252,12 +259,10 @@ def test_a_request_that_fails_inside_gets_500_with_an_id_and_others_go_on(server
     until(lambda: server.engine.arrivals == 2, "both are there")
     server.model.failing.add(list(server.context.timelines._events)[-1])
     server.model.gate.set()
-    reply = doomed.recv(65536)
+    reply = read_all(doomed)
     assert reply.startswith(b"HTTP/1.1 500")
     assert next(iter(server.model.failing)).encode() in reply
-    assert other.recv(12) == b"HTTP/1.1 200"
-    doomed.close()
-    other.close()
+    assert read_all(other).startswith(b"HTTP/1.1 200")
 
 
 def test_a_request_that_takes_too_long_ends(tokenizer: Tokenizer) -> None:
@@ -266,9 +271,8 @@ def test_a_request_that_takes_too_long_ends(tokenizer: Tokenizer) -> None:
         slow = open_stream(server, COMPLETIONS, {"prompt": "slow"})
         until(lambda: server.engine.step_seconds > 0.3, "time passes")
         server.model.gate.set()
-        assert slow.recv(12) == b"HTTP/1.1 504"
+        assert read_all(slow).startswith(b"HTTP/1.1 504")
         assert server.recorder.ended[0].finish_reason is FinishReason.DEADLINE
-        slow.close()
 
 
 def test_kept_connections_end_after_a_while(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,3 +289,15 @@ def test_timelines_tell_what_happened(server: ScriptedServer) -> None:
     assert timeline is not None
     assert [event["what"] for event in timeline] == ["arrived", "admitted", "first_token", "finished"]
     assert server.context.timelines.find("unknown") is None
+
+
+def test_an_engine_that_fails_again_and_again_ends_and_says_so(server: ScriptedServer) -> None:
+    server.model.script.clear()  # every step raises from now on
+    statuses = [server.post(COMPLETIONS, prompt="x").status_code for _ in range(3)]
+    assert statuses[:2] == [500, 500]
+    until(lambda: not server.engine.alive, "the step loop gives up")
+    reply = server.post(COMPLETIONS, prompt="x")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_stopped")
+    assert not server.context.lifecycle.alive
+    with server.client as client:
+        assert client.get("/health").status_code == 503

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +245,21 @@ def test_unknown_kinds_of_gguf_vocabulary_are_refused_by_name(field: str, value:
     metadata = {"ggml.model": "gpt2", "ggml.tokens": ["a"], "ggml.merges": [], f"ggml.{field}": value}
     with pytest.raises(ModelUnsupported, match=value):
         _source(metadata)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    beats, done = [time.monotonic()], threading.Event()
+
+    def beat() -> None:
+        while not done.wait(0.001):
+            beats.append(time.monotonic())
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    began = time.monotonic()
+    tokenizer.encode("a" * 2**20, add_special_tokens=False)
+    took = time.monotonic() - began
+    done.set()
+    heart.join()
+    longest = max(later - earlier for earlier, later in pairwise(beats))
+    assert longest < max(0.1, took / 2)

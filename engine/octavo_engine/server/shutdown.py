@@ -24,7 +24,8 @@ def leave_on_signal_while_loading() -> None:
         log.info("asked to stop by %s while loading", signal.Signals(number).name)
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
 
 
 class Stop:

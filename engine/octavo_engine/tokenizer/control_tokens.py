@@ -19,6 +19,7 @@ from typing import Any
 import tokenizers
 
 from octavo_engine.tokenizer.chat_template import Message
+from octavo_engine.tokenizer.encoding import token_ids
 
 
 class ControlTokens:
@@ -55,11 +56,11 @@ class ControlTokens:
     def encode(self, rendered: str) -> list[int]:
         """Token ids of a template's output; only control tokens that are not broken become control tokens."""
         if self._mark not in rendered:
-            return list(self._backend.encode(rendered, add_special_tokens=False).ids)
+            return token_ids(self._backend, rendered, add_special_tokens=False)
         names = re.compile(_any_of(self._names))
         text = names.sub(lambda match: self._secret + match[0], rendered).replace(self._mark, "")
         twin, real_ids = self._twin
-        return [real_ids.get(index, index) for index in twin.encode(text, add_special_tokens=False).ids]
+        return [real_ids.get(index, index) for index in token_ids(twin, text, add_special_tokens=False)]
 
     @cached_property
     def _twin(self) -> tuple[tokenizers.Tokenizer, dict[int, int]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from octavo_engine.errors import InvalidConfiguration, ModelNotFound, RequestError
 from octavo_engine.tokenizer.chat_template import ChatTemplate, Message
 from octavo_engine.tokenizer.control_tokens import ControlTokens
+from octavo_engine.tokenizer.encoding import token_ids
 from octavo_engine.tokenizer.from_gguf import read_gguf_tokenizer
 from octavo_engine.tokenizer.from_huggingface import read_huggingface_tokenizer
 from octavo_engine.tokenizer.source import TokenizerSource
@@ -69,7 +70,7 @@ class Tokenizer:
 
         `add_special_tokens` puts what the model expects around it, usually a BOS unless the text begins with one.
         """
-        ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        ids = token_ids(self._backend, text, add_special_tokens=add_special_tokens)
         doubled = add_special_tokens and self._bos_id is not None and ids[:2] == [self._bos_id, self._bos_id]
         return ids[1:] if doubled else ids
 
