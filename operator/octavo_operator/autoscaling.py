@@ -197,9 +197,9 @@ def _follow_load(state: State, fleet: Fleet, inputs: Inputs, limits: Limits, now
         target = state.target - 1
         return Decision(target, state.target, Reason.LOW_LOAD, words, inputs, wanted, victim=_least_busy(fleet)), state
     words = f"{inputs.waiting} waiting and {inputs.running} running fit {state.target} replicas"
-    # A wish that bounds cut off is still a limit that a person may want to lift.
+    # A replica that does not start, or a wish that a bound cut off, is a limit that a person may want to lift.
     unbounded = _wanted(state, inputs, replace(limits, maximum=1 << 30), overloaded)[0]
-    limited = Limit.MAX_REPLICAS if unbounded > limits.maximum else None
+    limited = fleet.stuck or (Limit.MAX_REPLICAS if unbounded > limits.maximum else None)
     return Decision(state.target, state.target, Reason.STEADY, words, inputs, wanted, limited), state
 
 

@@ -110,6 +110,13 @@ def test_an_unschedulable_replica_stops_increases():
     assert decision.limited is Limit.UNSCHEDULABLE
 
 
+@pytest.mark.parametrize("stuck", [Limit.UNSCHEDULABLE, Limit.FAILING])
+def test_a_replica_that_does_not_start_is_a_limit(stuck):
+    fleet = Fleet((*replicas(1, waiting=9, running=8), Replica("new", ready=False, stuck=stuck)))
+    decision, _ = feed(State(target=2), fleet)
+    assert (decision.replicas, decision.limited) == (2, stuck)
+
+
 def test_a_stuck_replica_is_given_up_when_the_load_is_gone():
     fleet = Fleet((*replicas(1), Replica("new", ready=False, stuck=Limit.UNSCHEDULABLE)))
     decision, _ = feed(State(target=2), fleet, times=70)

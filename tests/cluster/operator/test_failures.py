@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 
-from cluster_tools import Kubectl, wait_for
+from cluster_tools import Kubectl, create, wait_for
 from operator_process import OperatorProcess, Services
 
 MakeOperator = Callable[..., OperatorProcess]
@@ -21,6 +22,11 @@ def children(kubectl: Kubectl, namespace: str) -> dict[str, list[str]]:
     return found
 
 
+def all_of(names: list[str]) -> dict[str, list[str]]:
+    """What `children` gives when each of these services has all of them."""
+    return dict.fromkeys(KINDS, names)
+
+
 def test_killed_in_the_middle_and_started_again(kubectl: Kubectl, namespace: str, make_operator: MakeOperator) -> None:
     services = Services(kubectl, namespace)
     names = [f"many-{n}" for n in range(8)]
@@ -33,7 +39,7 @@ def test_killed_in_the_middle_and_started_again(kubectl: Kubectl, namespace: str
     wait_for(lambda: operator.log().count("does not exist") >= 3, 20, "the first writes", interval=0.01)
     operator.kill()
     operator.start()
-    wait_for(lambda: children(kubectl, namespace) == dict.fromkeys(KINDS, names), 40, "all children")
+    wait_for(lambda: children(kubectl, namespace) == all_of(names), 40, "all children")
     for name in names:
         services.wait_condition(name, "Ready", "ScaledToZero")
     assert operator.unexpected_lines() == []
@@ -52,13 +58,13 @@ def test_a_service_deleted_while_the_operator_is_down(
     kubectl("delete", "osvc", "goes", "-n", namespace, "--timeout=10s")
     kubectl("delete", "deployment", "stays", "-n", namespace)
     operator.start()
-    wait_for(lambda: children(kubectl, namespace) == dict.fromkeys(KINDS, ["stays"]), 40, "the children of one alone")
+    wait_for(lambda: children(kubectl, namespace) == all_of(["stays"]), 40, "the children of one alone")
     assert operator.unexpected_lines() == []
 
 
-def test_a_namespace_goes_without_a_hook_that_holds_it(
-    kubectl: Kubectl, namespace: str, make_operator: MakeOperator
-) -> None:
+def test_a_namespace_goes_without_a_hook_that_holds_it(kubectl: Kubectl, make_operator: MakeOperator) -> None:
+    namespace = f"test-{uuid.uuid4().hex[:10]}"
+    create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     services = Services(kubectl, namespace)
     operator = make_operator(namespace).start()
     services.apply("inside", replicas=0)
