@@ -256,6 +256,10 @@ class Metrics:
         """Set labels of `octavo_cache_info`."""
         self._cache_labels.update(labels)
 
+    def estimated_queue_seconds(self, stats: SchedulerStats) -> float | None:
+        """How long the prompts that wait in `stats` will take to compute; None before any prompt was."""
+        return self._prompt_rate.seconds_for(stats.waiting_prompt_tokens)
+
     # -- at scrape -----------------------------------------------------------------------------------------------------
 
     def _queue(self) -> Iterable[Metric]:
@@ -263,7 +267,7 @@ class Metrics:
         gauge, stats = self._instruments.gauge_family, self._stats()
         waiting = {reason: stats.waiting.get(reason, 0) for reason in WaitReason}
         oldest = 0.0 if stats.oldest_arrival is None else max(0.0, self._clock() - stats.oldest_arrival)
-        estimated = self._prompt_rate.seconds_for(stats.waiting_prompt_tokens)
+        estimated = self.estimated_queue_seconds(stats)
         yield gauge("octavo_requests_waiting", "requests that wait, by what they wait for", waiting, "reason")
         yield gauge("octavo_requests_running", "requests that hold KV blocks", stats.running)
         yield gauge("octavo_queue_oldest_seconds", "how long the oldest waiting request has waited", oldest)

@@ -105,6 +105,7 @@ def start_engine(parts: Parts, stop: Stop) -> AsyncEngine:
         max_waiting_requests=config.queue_limit,
         max_waiting_prompt_tokens=config.max_waiting_prompt_tokens,
         max_prompt_tokens=config.max_prompt_tokens,
+        retry_after=lambda stats: parts.metrics.estimated_queue_seconds(stats) or 1.0,
         on_reject=parts.metrics.rejected,
         on_death=stop.from_any_thread,
     )
