@@ -301,3 +301,19 @@ def test_an_engine_that_fails_again_and_again_ends_and_says_so(server: ScriptedS
     assert not server.context.lifecycle.alive
     with server.client as client:
         assert client.get("/health").status_code == 503
+
+
+def test_a_fault_of_ours_is_a_500_with_an_id_and_nothing_else(
+    shared: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("secret path /etc/shadow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tokenizer, "render_chat", fail)
+        reply = shared.post(CHAT, messages=QUESTION)
+    assert reply.status_code == 500
+    assert reply.json()["error"]["code"] == "internal_error"
+    assert reply.headers["x-request-id"] in reply.json()["error"]["message"]
+    assert "secret" not in reply.text
+    assert shared.post(CHAT, messages=QUESTION).status_code == 200

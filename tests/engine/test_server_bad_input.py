@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from octavo_engine.request import RejectReason
-from octavo_engine.server.body import MAX_DEPTH
+from octavo_engine.server.body import MAX_DEPTH, parse_object
+from octavo_engine.server.replies import Refusal
 from octavo_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import WINDOW, ScriptedServer, exchange, scripted_server
@@ -203,6 +204,19 @@ def test_what_is_not_strict_json(server: ScriptedServer, content: bytes) -> None
     error = refused(send(server, COMPLETIONS, content))
     assert error["code"] == "invalid_json"
     assert server.recorder.rejected[-1] is RejectReason.INVALID
+
+
+def test_hostile_quotes_do_not_take_quadratic_time() -> None:
+    began = time.monotonic()
+    for body in (b"[" * 65 + b'"' + b'\\"' * 1_000_000, b"[" * 65 + b'"' * 2_000_001, b'["' + b"[" * 1_000_000 + b"\\"):
+        with pytest.raises(Refusal):
+            parse_object(body)
+    assert time.monotonic() - began < 5
+
+
+def test_whole_surrogate_pairs_are_characters(server: ScriptedServer) -> None:
+    tokens = send(server, "/tokenize", b'{"prompt": "\\ud83d\\ude00"}').json()["tokens"]
+    assert server.context.tokenizer.decode(tokens, skip_special_tokens=False) == "😀"
 
 
 def test_depth_counts_brackets_but_not_those_in_text(server: ScriptedServer) -> None:

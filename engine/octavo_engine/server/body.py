@@ -17,7 +17,8 @@ MAX_DEPTH = 64
 LONG_BODY_BYTES = 16 * 1024  # parsing and tokenizing this takes the event loop about 10 ms
 
 _NOT_JSON = "the body is not valid JSON"
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Possessive, and matching an unfinished string too: otherwise each quote in one would be tried to the end again.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKET = re.compile(r"[\[\]{}]")
 
 
