@@ -139,7 +139,15 @@ def _ready(spec: Spec, desired: int, serving: int, cause: Cause | None) -> Condi
         return condition("Ready", "False", cause.reason, cause.message + paused)
     if spec.paused:
         return condition("Ready", "False", "Paused", "spec.paused is true: set it to false to let Octavo act")
-    return condition("Ready", "False", "Starting", "replicas are starting and loading the model")
+    return condition("Ready", "False", "Starting", f"replicas are starting and loading the model{_needs(spec)}")
+
+
+def _needs(spec: Spec) -> str:
+    """The kubelet waits for a missing Secret in silence: name it while nothing else is known."""
+    if spec.auth is None:
+        return ""
+    ref = spec.auth.api_key_secret_ref
+    return f"; if this lasts, see that the Secret {ref.name} exists and has the key {ref.key}"
 
 
 def _progress(observed: Observed, desired: int, serving: int, cause: Cause | None) -> list[Condition]:

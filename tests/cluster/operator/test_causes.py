@@ -14,7 +14,7 @@ CASES = [
     ("no-image", {"engine": {"image": "localhost/none:1"}}, "ImagePullFailed", "localhost/none:1"),
     ("no-model", {"model": {"source": "file:///missing"}}, "ModelNotFound", "/missing"),
     ("crashes", {"model": {"source": "file:///crash"}}, "CrashLoop", "Traceback"),
-    ("no-keys", {"auth": {"apiKeySecretRef": {"name": "nokeys", "key": "k"}}}, "Starting", ""),
+    ("no-keys", {"auth": {"apiKeySecretRef": {"name": "nokeys", "key": "k"}}}, "Starting", "Secret nokeys"),
     (
         "no-gpu",
         {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
