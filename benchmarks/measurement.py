@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import mean, median
 
 
@@ -49,9 +51,10 @@ class Figures:
     tokens_per_second: float  # generated, from the first request sent to the last token of all
     time_per_output_token: float
     time_to_first_token: float
+    cpu_seconds_per_kilotoken: float  # processor time of the contender's process, all threads; steady on a busy machine
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], load: Load) -> Figures:
+    def of(cls, answers: Sequence[Answer], load: Load, cpu_seconds: float) -> Figures:
         """Raises if any answer is short: a contender that stops early must not look fast."""
         short = [answer.tokens for answer in answers if answer.tokens != load.output_tokens]
         if short or len(answers) != load.streams:
@@ -63,6 +66,7 @@ class Figures:
             tokens_per_second=load.streams * load.output_tokens / seconds,
             time_per_output_token=mean(answer.time_per_output_token for answer in answers),
             time_to_first_token=mean(answer.time_to_first_token for answer in answers),
+            cpu_seconds_per_kilotoken=cpu_seconds / (load.streams * load.output_tokens) * 1000,
         )
 
     @classmethod
@@ -70,3 +74,9 @@ class Figures:
         """Field by field."""
         rows = [asdict(run) for run in runs]
         return cls(**{name: median(row[name] for row in rows) for name in rows[0]})
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

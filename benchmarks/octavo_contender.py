@@ -62,6 +62,11 @@ class Octavo:
             self._process.kill()
         self._log.close()
 
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
+
     def _ready(self) -> bool:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._management}/readyz", timeout=2):

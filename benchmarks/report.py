@@ -21,14 +21,15 @@ def ratios(octavo: Figures, other: Figures) -> dict[str, float]:
         "tokens_per_second": octavo.tokens_per_second / other.tokens_per_second,
         "time_per_output_token": other.time_per_output_token / octavo.time_per_output_token,
         "time_to_first_token": other.time_to_first_token / octavo.time_to_first_token,
+        "cpu_seconds_per_kilotoken": other.cpu_seconds_per_kilotoken / octavo.cpu_seconds_per_kilotoken,
     }
 
 
 def table(results: Results) -> str:
     """One row for each load and contender, in Markdown."""
     lines = [
-        "| streams | contender | tok/s | ms per output token | ms to first token | Octavo's lead in each |",
-        "|---:|---|---:|---:|---:|---|",
+        "| streams | contender | tok/s | ms per token | ms to first token | CPU s per 1,000 | Octavo's lead in each |",
+        "|---:|---|---:|---:|---:|---:|---|",
     ]
     for load in next(iter(results.values())):
         octavo = Figures.median(results["octavo"][load])
@@ -39,6 +40,7 @@ def table(results: Results) -> str:
                 f"{middle.tokens_per_second:.0f}",
                 f"{middle.time_per_output_token * 1e3:.1f}",
                 f"{middle.time_to_first_token * 1e3:.0f}",
+                f"{middle.cpu_seconds_per_kilotoken:.2f}",
             )
             lines.append(f"| {' | '.join((str(load.streams), name, *figures, lead))} |")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import report
 from checkpoint import smollm2
-from measurement import Answer, Figures, Load
+from measurement import Answer, Figures, Load, cpu_seconds
 from octavo_contender import Octavo
 from transformers_contender import Transformers, continuous_batch, static_batch
 
@@ -35,6 +35,10 @@ class Contender(Protocol):
     """Answers a load."""
 
     name: str
+
+    @property
+    def pid(self) -> int:
+        """The process that does the work."""
 
     def run(self, load: Load, seed: int) -> list[Answer]:
         """All requests at once."""
@@ -50,10 +54,17 @@ def compare(
     for number in range(1, rounds + 1):
         for load in loads:
             for contender in contenders:
-                figures = Figures.of(contender.run(load, seed=number), load)
+                figures = measure(contender, load, seed=number)
                 results[contender.name][load].append(figures)
                 say(f"round {number}, {load.streams} streams, {contender.name}: {figures.tokens_per_second:.0f} tok/s")
     return results
+
+
+def measure(contender: Contender, load: Load, seed: int) -> Figures:
+    """One run."""
+    before = cpu_seconds(contender.pid)
+    answers = contender.run(load, seed)
+    return Figures.of(answers, load, cpu_seconds(contender.pid) - before)
 
 
 def say(text: str) -> None:

@@ -40,6 +40,11 @@ class Transformers:
         self._process.kill()
         self._process.join(10)
 
+    @property
+    def pid(self) -> int:
+        """The worker's process."""
+        return self._process.pid or 0
+
     def run(self, load: Load, seed: int) -> list[Answer]:
         """All requests at once; raises RuntimeError when the worker fails or takes too long."""
         self._pipe.send((load, seed))
