@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,6 +26,7 @@ class SafetensorsSource:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._sizes: dict[str, int] = {}
         files, index = checkpoint_files(directory)
+        check_links(directory, files)
         for path in files:
             self._add(path, index)
         for name, file in index.items():
@@ -73,6 +74,15 @@ def open_safetensors(path: Path) -> Any:
         raise CheckpointInvalid(f"{path.name} is named by the index, but it is missing") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointInvalid(f"{path.name} is damaged: {error}") from None
+
+
+def check_links(directory: Path, files: Iterable[Path]) -> None:
+    """Links may lead within the directory, and to the `blobs` beside the snapshots of a Hugging Face cache."""
+    home = directory.resolve()
+    for path in files:
+        target = path.resolve()
+        if not (target.is_relative_to(home) or target.is_relative_to(home.parent.parent / "blobs")):
+            raise CheckpointInvalid(f"{path.name} is a link that leads out of the checkpoint's directory")
 
 
 def checkpoint_files(directory: Path) -> tuple[list[Path], dict[str, str]]:

@@ -1,0 +1,233 @@
+"""Damaged, incomplete, hostile or unsupported checkpoints: a typed error that names the culprit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported, StartupError
+from octavo_engine.kernels.attention import choose
+from octavo_engine.model.loading import load_model
+from octavo_engine.model.spec import read_spec
+from tiny_models import make_model, save_model
+
+pytestmark = pytest.mark.engine
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(make_model("llama"), tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture(scope="module")
+def good_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(make_model("llama"), tmp_path_factory.mktemp("shards"), max_shard_size="100KB")
+
+
+@pytest.fixture
+def checkpoint(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def shards(good_shards: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good_shards, tmp_path / "shards"))
+
+
+def load(path: Path) -> None:
+    load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("reference"))
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    file = directory / "config.json"
+    config = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+def edit_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(directory / WEIGHTS)
+    change(tensors)
+    save_file(tensors, directory / WEIGHTS)
+
+
+def edit_header(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = (directory / WEIGHTS).read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    (directory / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+
+def edit_index(directory: Path, change: Callable[[dict[str, str]], object]) -> None:
+    index = json.loads((directory / INDEX).read_text())
+    change(index["weight_map"])
+    (directory / INDEX).write_text(json.dumps(index))
+
+
+def test_sound_checkpoints_load(checkpoint: Path, shards: Path) -> None:
+    load(checkpoint)
+    load(shards)
+    assert len(list(shards.glob("*.safetensors"))) > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda tensors: tensors.pop(Q_PROJ), Q_PROJ),
+        (lambda tensors: tensors.update({"model.layers.9.extra": torch.zeros(2)}), "model.layers.9.extra"),
+        (lambda tensors: tensors.update({Q_PROJ: torch.zeros(48, 47)}), Q_PROJ),
+        (lambda tensors: tensors.update({Q_PROJ: torch.zeros(48 * 48)}), Q_PROJ),
+    ],
+    ids=["missing", "extra", "shape", "flat"],
+)
+def test_tensors_that_do_not_fit_the_config(change: Callable[[Any], object], named: str, checkpoint: Path) -> None:
+    edit_tensors(checkpoint, change)
+    with pytest.raises(CheckpointInvalid, match=named):
+        load(checkpoint)
+
+
+def test_integers_are_no_weights(checkpoint: Path) -> None:
+    edit_tensors(checkpoint, lambda tensors: tensors.update({Q_PROJ: torch.zeros(48, 48, dtype=torch.int8)}))
+    with pytest.raises(ModelUnsupported, match=Q_PROJ):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 100, 5000, -1])
+def test_a_truncated_file(length: int, checkpoint: Path) -> None:
+    data = (checkpoint / WEIGHTS).read_bytes()
+    (checkpoint / WEIGHTS).write_bytes(data[:length])
+    with pytest.raises(CheckpointInvalid, match=WEIGHTS):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header[Q_PROJ].update(data_offsets=header["lm_head.weight"]["data_offsets"]),
+        lambda header: header[Q_PROJ].update(data_offsets=[0, 1 << 60]),
+        lambda header: header[Q_PROJ].update(data_offsets=[-1, 4]),
+        lambda header: header[Q_PROJ].update(dtype="F31"),
+        lambda header: header[Q_PROJ].update(shape=[1 << 40, 1 << 40]),
+        lambda header: header.update(
+            {f"t{i}": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(100_000)}
+        ),
+    ],
+    ids=["overlap", "beyond", "negative", "dtype", "huge", "many"],
+)
+def test_a_lying_header(change: Callable[[Any], object], checkpoint: Path) -> None:
+    edit_header(checkpoint, change)
+    with pytest.raises(CheckpointInvalid, match=WEIGHTS):
+        load(checkpoint)
+
+
+def test_a_header_that_claims_to_be_huge(checkpoint: Path) -> None:
+    (checkpoint / WEIGHTS).write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+    with pytest.raises(CheckpointInvalid, match=WEIGHTS):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "place", ["../outside.safetensors", "/etc/passwd", "sub/x.safetensors", "..", "config.json", 7]
+)
+def test_an_index_names_files_beside_itself_only(place: object, shards: Path) -> None:
+    edit_index(shards, lambda index: index.update({Q_PROJ: place}))
+    with pytest.raises(CheckpointInvalid, match="not a file beside the index"):
+        load(shards)
+
+
+def test_weights_may_not_be_links_to_elsewhere(shards: Path) -> None:
+    first = min(shards.glob("*.safetensors"))
+    first.symlink_to(shutil.move(first, shards.parent / "elsewhere.safetensors"))
+    with pytest.raises(CheckpointInvalid, match=f"{first.name} is a link"):
+        load(shards)
+
+
+def test_links_into_the_same_store_are_ordinary(shards: Path) -> None:
+    """The Hugging Face cache: a snapshot's files are links into `blobs` beside `snapshots`."""
+    store = shards.parent / "models--org--name"
+    snapshot = store / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (store / "blobs").mkdir()
+    for number, file in enumerate(sorted(shards.iterdir())):
+        blob = store / "blobs" / f"{number}"
+        shutil.move(file, blob)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    load(snapshot)
+
+
+def test_an_index_and_its_files_must_agree(shards: Path) -> None:
+    files = sorted(file.name for file in shards.glob("*.safetensors"))
+    edit_index(shards, lambda index: index.update({Q_PROJ: next(f for f in files if f != index[Q_PROJ])}))
+    with pytest.raises(CheckpointInvalid, match=r"model\.layers"):
+        load(shards)
+
+
+def test_a_shard_is_missing(shards: Path) -> None:
+    first = min(shards.glob("*.safetensors"))
+    first.unlink()
+    with pytest.raises(CheckpointInvalid, match=first.name):
+        load(shards)
+
+
+def test_pickles_are_refused_with_the_remedy(checkpoint: Path) -> None:
+    (checkpoint / WEIGHTS).rename(checkpoint / "pytorch_model.bin")
+    with pytest.raises(ModelUnsupported, match=r"pickles.*safe_serialization"):
+        load(checkpoint)
+
+
+def test_nothing_is_there(checkpoint: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no such"):
+        load(checkpoint / "nowhere")
+    (checkpoint / WEIGHTS).unlink()
+    with pytest.raises(ModelNotFound, match="neither"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "named"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, ModelUnsupported, "LlamaForCausalLM"),
+        ({"architectures": ...}, ModelUnsupported, "architecture"),
+        ({"quantization_config": {"quant_method": "awq"}}, ModelUnsupported, "awq"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ModelUnsupported, "yarn.*llama3"),
+        ({"hidden_act": "gelu"}, ModelUnsupported, "gelu"),
+        ({"dtype": "float8_e4m3fn"}, ModelUnsupported, "float8"),
+        ({"hidden_size": -1}, CheckpointInvalid, "hidden"),
+        ({"hidden_size": 48.5}, CheckpointInvalid, "hidden_size"),
+        ({"hidden_size": 1 << 40}, CheckpointInvalid, "hidden"),
+        ({"hidden_size": ...}, CheckpointInvalid, "hidden_size is missing"),
+        ({"num_hidden_layers": 1 << 50}, CheckpointInvalid, "num_hidden_layers"),
+        ({"num_attention_heads": 0}, CheckpointInvalid, "heads"),
+        ({"num_key_value_heads": 4}, CheckpointInvalid, "kv_heads"),
+        ({"head_dim": 7}, CheckpointInvalid, "head_dim"),
+        ({"rms_norm_eps": "NaN"}, CheckpointInvalid, "rms_norm_eps"),
+        ({"vocab_size": True}, CheckpointInvalid, "vocab_size"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": -1}}, CheckpointInvalid, "factor"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": float("nan")}}, CheckpointInvalid, "rope_theta"),
+        ({"eos_token_id": "</s>"}, CheckpointInvalid, "eos_token_id"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_configs(changes: dict[str, Any], kind: type[StartupError], named: str, checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").unlink()
+    edit_config(checkpoint, **changes)
+    with pytest.raises(kind, match=named):
+        read_spec(str(checkpoint))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "\x00"])
+def test_a_config_that_is_no_object(text: str, checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text(text)
+    with pytest.raises(CheckpointInvalid, match=r"config\.json"):
+        read_spec(str(checkpoint))

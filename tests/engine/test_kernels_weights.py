@@ -1,0 +1,68 @@
+"""Dequantization equals the gguf library's bit for bit; packed products equal plain ones up to bfloat16's rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from octavo_engine.kernels import dequant, onednn_linear
+from octavo_engine.kernels.linear import PLAIN, choose_linear
+from octavo_engine.model.gguf_source import SLICE_WEIGHTS, decode
+
+pytestmark = pytest.mark.engine
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}  # where blocks hold float16 scales
+
+
+def random_blocks(name: str, count: int) -> torch.Tensor:
+    """Arbitrary bits, but finite scales of ordinary size."""
+    source = np.random.default_rng(0)
+    blocks = source.integers(0, 256, (count, GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]), dtype=np.uint8)
+    for place in HALVES[name]:
+        blocks[:, place : place + 2] = source.normal(0, 0.1, (count, 1)).astype(np.float16).view(np.uint8)
+    return torch.from_numpy(blocks)
+
+
+@pytest.mark.parametrize("name", dequant.BY_NAME)
+def test_dequantization_equals_the_library(name: str) -> None:
+    blocks = random_blocks(name, 300)
+    wanted = torch.from_numpy(dequantize(blocks.numpy(), GGMLQuantizationType[name]))
+    assert torch.equal(dequant.BY_NAME[name](blocks), wanted)
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q6_K"])
+def test_slices_make_a_whole(name: str) -> None:
+    kind = GGMLQuantizationType[name]
+    blocks = random_blocks(name, 2 * SLICE_WEIGHTS // GGML_QUANT_SIZES[kind][0] + 3)
+    wanted = torch.from_numpy(dequantize(blocks.numpy(), kind)).flatten()
+    assert torch.equal(decode(blocks.flatten(), kind, torch.float32), wanted)
+
+
+@pytest.mark.parametrize("name", ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K"])
+def test_rarer_types_go_through_the_library(name: str) -> None:
+    kind = GGMLQuantizationType[name]
+    blocks = np.zeros((3, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+    wanted = torch.from_numpy(dequantize(blocks, kind)).flatten()
+    assert torch.equal(decode(torch.from_numpy(blocks).flatten(), kind, torch.float32), wanted)
+
+
+@pytest.mark.skipif(not onednn_linear.available(), reason="this CPU or this torch has no oneDNN bfloat16 products")
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 33, 130])
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_products_equal_plain_ones(rows: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(96, 56).bfloat16() / 8, torch.randn(rows, 56).bfloat16()
+    offset = torch.randn(96).bfloat16() if bias else None
+    residual = torch.randn(rows, 96).bfloat16()
+    plain, packed = (kernels.projection(weight, offset) for kernels in (PLAIN, onednn_linear.KERNELS))
+    close = {"atol": 2e-2, "rtol": 1e-2}  # the plain path rounds before it adds or multiplies, the packed one after
+    torch.testing.assert_close(packed(x), plain(x), **close)
+    torch.testing.assert_close(packed.add_to(residual.clone(), x), plain.add_to(residual.clone(), x), **close)
+    gated, packed_gated = (kernels.gated(weight, offset) for kernels in (PLAIN, onednn_linear.KERNELS))
+    torch.testing.assert_close(packed_gated(x), gated(x), **close)
+
+
+def test_float32_keeps_plain_products() -> None:
+    assert choose_linear(torch.float32, torch.device("cpu")) is PLAIN
