@@ -7,16 +7,15 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
-from octavo_operator import config, logs, process
+from octavo_operator import __version__, config, logs, process
 from octavo_operator.errors import ConfigError
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="octavo-operator", description="Serves language models on Kubernetes.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version('octavo')}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator until stopped", allow_abbrev=False)
     config.add_flags(run)

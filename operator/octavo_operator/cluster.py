@@ -60,20 +60,26 @@ async def credentials(settings: OperatorConfig) -> Any:
 
 
 class Cluster:
-    """Reads and writes of one operator. Every method raises `ApiError` types."""
+    """Reads and writes of one operator. Every method raises `ApiError` types.
+
+    Args:
+        api: the official client's `DynamicClient`, of which only `request` is used.
+    """
 
     def __init__(self, api: Any, settings: OperatorConfig, metrics: Metrics) -> None:
-        self._api = DynamicClient(api)
+        self._api = api
         self._settings = settings
         self._metrics = metrics
         self._monitoring: tuple[float, bool] | None = None
+        self.trouble: str | None = "the API server was not asked yet"
+        """For /readyz: None once and while the API server answers, whatever it says."""
 
     @classmethod
     @asynccontextmanager
     async def connect(cls, settings: OperatorConfig, metrics: Metrics) -> AsyncIterator[Cluster]:
         """A cluster whose connections close at the end of the block."""
         async with client.ApiClient(await credentials(settings)) as api:
-            yield cls(api, settings, metrics)
+            yield cls(DynamicClient(api), settings, metrics)
 
     async def service(self, key: Key) -> Object | None:
         """The InferenceService, or None when it is gone."""
@@ -184,13 +190,18 @@ class Cluster:
                 response = await self._api.request(verb, path, serialize=False, content_type=content, **params)
                 answer: Object = await response.json()
         except ApiException as error:
-            self._metrics.api_requests.labels(verb, str(error.status)).inc()
+            self._answered(verb, error.status)
             raise _translated(error, f"{verb} {path}") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._metrics.api_requests.labels(verb, "none").inc()
-            raise Retryable(f"{verb} {path}: no answer ({type(error).__name__})") from error
-        self._metrics.api_requests.labels(verb, str(response.status)).inc()
+            self.trouble = f"the API server does not answer ({type(error).__name__}: {str(error)[:200]})"
+            raise Retryable(f"{verb} {path}: {self.trouble}") from error
+        self._answered(verb, response.status)
         return answer
+
+    def _answered(self, verb: str, status: int | None) -> None:
+        self._metrics.api_requests.labels(verb, str(status)).inc()
+        self.trouble = None
 
 
 def _path(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:

@@ -109,7 +109,7 @@ async def run(config: OperatorConfig) -> int:
         api = await stack.enter_async_context(Cluster.connect(config, metrics))
         session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
         operator = Operator(config, api, session, metrics)
-        port = health.serve(config.health_host, config.health_port, registry, operator.trouble, lambda: None)
+        port = health.serve(config.health_host, config.health_port, registry, operator.trouble, lambda: api.trouble)
         await stack.enter_async_context(port)
         lease = Lease(api, config.holder, config.lease_seconds, time.monotonic)
         if not await _unless(stop, lease.acquire()):

@@ -1,9 +1,12 @@
 """Settings: flag over environment over default; what is wrong is named."""
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import octavo_operator
 from octavo_operator import cli
 from octavo_operator.config import ENV_PREFIX, OperatorConfig, read_config
 from octavo_operator.errors import ConfigError
@@ -12,6 +15,11 @@ from octavo_operator.errors import ConfigError
 def read(*arguments, **environment):
     flags = vars(cli.build_parser().parse_args(["run", *arguments]))
     return read_config(flags, {ENV_PREFIX + name: value for name, value in environment.items()})
+
+
+def test_the_version_is_the_projects():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert octavo_operator.__version__ == project["version"]
 
 
 def test_defaults():

@@ -107,7 +107,9 @@ def test_installed_for_real_it_serves(
     flags = [f"--set-string={name}={value}" for name, value in values.items()]
     for document in documents(*flags, namespace=namespace):
         create(kubectl, document)
-    kubectl("rollout", "status", "deployment/octavo", "-n", namespace, "--timeout=90s", timeout=100)
+    rollout = ("rollout", "status", "deployment/octavo", "-n", namespace, "--timeout=60s")
+    answer = kubectl(*rollout, check=False, timeout=70)
+    assert "successfully rolled out" in answer, kubectl("logs", "-n", namespace, "deployment/octavo", check=False)
     services = Services(kubectl, namespace)
     services.apply("inside")
     services.wait_ready("inside", timeout=60)

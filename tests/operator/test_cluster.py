@@ -1,0 +1,135 @@
+"""The API client: statuses become our error types, and no header or credential reaches a message."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from kubernetes.aio.client.exceptions import ApiException
+from prometheus_client import CollectorRegistry
+
+from octavo_operator.cluster import Cluster
+from octavo_operator.config import OperatorConfig
+from octavo_operator.errors import Conflict, Missing, Refused, Retryable, Throttled
+from octavo_operator.manifests import sealed, service
+from octavo_operator.metrics import Metrics
+from octavo_operator.names import Key
+from octavo_operator.plan import Apply, MarkVictim
+from operator_samples import resource
+
+KEY = Key("team", "assistant")
+
+
+class Response:
+    def __init__(self, document, status=200):
+        self.status = status
+        self._document = document
+
+    async def json(self):
+        return self._document
+
+
+class Transport:
+    """Answers from a list; remembers what was asked."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    async def request(self, verb, path, **params):
+        self.asked.append((verb, path, params))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def cluster(*answers, **settings):
+    return Cluster(Transport(*answers), OperatorConfig(**settings), Metrics(CollectorRegistry()))
+
+
+def failure(status, **headers):
+    error = ApiException(status=status, reason="Because")
+    error.body, error.headers = b"in the server's words", {"Authorization": "Bearer secret-marker"} | headers
+    return error
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((400, Refused), (401, Refused), (403, Refused), (410, Refused), (422, Refused)),
+        *((408, Retryable), (409, Conflict), (429, Throttled)),
+        *((500, Retryable), (502, Retryable), (503, Throttled), (504, Retryable)),
+    ],
+)
+async def test_a_status_becomes_a_type(status, kind):
+    with pytest.raises(kind) as caught:
+        await cluster(failure(status)).service(KEY)
+    assert type(caught.value) is kind
+    assert caught.value.status == status
+    assert "in the server's words" in str(caught.value)
+    assert "secret-marker" not in str(caught.value)
+
+
+async def test_what_is_missing_is_none():
+    assert await cluster(failure(404)).service(KEY) is None
+    with pytest.raises(Missing):
+        await cluster(failure(404)).execute("team", MarkVictim("pod", "why"))
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("9999", 60.0), ("soon", 1.0), ("0", 1.0)])
+async def test_the_servers_wish_to_wait_is_kept_within_reason(header, seconds):
+    with pytest.raises(Throttled) as caught:
+        await cluster(failure(429, **{"Retry-After": header})).service(KEY)
+    assert caught.value.retry_after == seconds
+
+
+@pytest.mark.parametrize("error", [aiohttp.ClientConnectionError("refused"), TimeoutError(), ValueError("no JSON")])
+async def test_no_answer_is_told_by_readiness_until_there_is_one(error):
+    made = cluster(error, failure(403))
+    with pytest.raises(Retryable):
+        await made.service(KEY)
+    assert "does not answer" in made.trouble
+    with pytest.raises(Refused):
+        await made.service(KEY)
+    assert made.trouble is None
+
+
+async def test_a_hanging_server_is_given_up():
+    made = cluster(api_timeout_seconds=0.05)
+
+    async def hang(*_, **__):
+        await asyncio.sleep(5)
+
+    made._api.request = hang
+    with pytest.raises(Retryable):
+        await made.service(KEY)
+
+
+async def test_only_objects_known_to_be_ours_are_forced():
+    manifest = sealed(service(resource()))
+    made = cluster(Response({}, 201), Response({}))
+    await made.execute("team", Apply(manifest, "absent"))
+    await made.execute("team", Apply(manifest, "changed", uid="u1"))
+    (_, path, create), (_, _, change) = made._api.asked
+    assert path == "/api/v1/namespaces/team/services/assistant"
+    assert (create["force_conflicts"], change["force_conflicts"]) == ("false", "true")
+    assert "uid" not in create["body"]["metadata"]
+    assert change["body"]["metadata"]["uid"] == "u1"
+    assert create["field_manager"] == "octavo-operator"
+
+
+async def test_lists_are_read_to_their_end():
+    first = {"metadata": {"continue": "more"}, "items": [resource("a")]}
+    last = {"metadata": {}, "items": [resource("b")]}
+    made = cluster(Response(first), Response(last), namespaces="team")
+    assert await made.service_keys() == {Key("team", "a"), Key("team", "b")}
+    assert made._api.asked[1][2]["_continue"] == "more"
+
+
+async def test_status_goes_to_the_subresource_alone():
+    made = cluster(Response({}))
+    await made.write_status(resource(), {"replicas": 1})
+    ((verb, path, params),) = made._api.asked
+    assert (verb, path.rpartition("/")[2]) == ("PATCH", "status")
+    assert set(params["body"]) == {"apiVersion", "kind", "metadata", "status"}
+    assert set(params["body"]["metadata"]) == {"name", "namespace", "uid"}
