@@ -108,8 +108,10 @@ async def _ask(openai: AsyncOpenAI, question: str) -> int:
 
 async def _count(outcome: Outcome, ask: Callable[[], Awaitable[int]]) -> None:
     try:
-        outcome.tokens += await ask()
-        outcome.done += 1
+        tokens = await ask()
     except APIError as error:
         outcome.failed += 1
         print(f"a request failed: {error}", file=sys.stderr)
+    else:
+        outcome.done += 1
+        outcome.tokens += tokens

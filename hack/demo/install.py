@@ -47,7 +47,7 @@ def _helm(settings: Settings, release: str, chart: str, **values: str) -> None:
     program = binaries.installed(settings, config.HELM_MODULE)
     settings_flags = [f"--set-string={name}={value}" for name, value in values.items()]
     where = ("--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--kubeconfig", settings.admin_kubeconfig)
-    install = ("upgrade", "--install", release, CHECKOUT / chart, "--wait", "--timeout=3m")
+    install = ("upgrade", "--install", release, CHECKOUT / chart, "--wait", "--timeout=3m", "--take-ownership")
     run([program, *install, *where, *settings_flags], timeout=240)
 
 

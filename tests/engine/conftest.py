@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+# Two threads that share a busy core wait for each other in every small operation, a hundredfold slower than one alone;
+# and a fixed number gives the same rounding everywhere. Read by torch when it is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def cache_directory() -> Path:
     """Where converted models are kept: OCTAVO_TEST_CACHE, or the user's cache."""
@@ -60,10 +64,17 @@ def _convert(gguf: Path, target: Path) -> None:
 
 @pytest.fixture(scope="session")
 def smollm2_reference(smollm2_checkpoint: Path) -> Any:
-    """transformers' model in float32 with plain (eager) attention: the oracle."""
-    import torch
+    """transformers' model in float32 with plain (eager) attention: the oracle of tokens."""
+    return _transformers(smollm2_checkpoint, "float32")
+
+
+@pytest.fixture(scope="session")
+def smollm2_exact(smollm2_checkpoint: Path) -> Any:
+    """The same in float64: the oracle of logits, free of rounding that is not ours."""
+    return _transformers(smollm2_checkpoint, "float64")
+
+
+def _transformers(checkpoint: Path, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
-        smollm2_checkpoint, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, attn_implementation="eager").eval()

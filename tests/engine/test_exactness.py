@@ -3,6 +3,10 @@
 transformers reads each prompt with Octavo's answer appended, once: if at every position its likeliest token is the
 one that Octavo chose, its own greedy generation is that answer, by induction. A near-tie of its top two (under 1e-4)
 is reported, not hidden, and is the only place where another token is let pass.
+
+Tokens are held against transformers in float32; logits against transformers in float64. On these prompts its float32
+logits are off from those by up to 9e-5, and its eager and its fused attention by up to 7e-5 from each other: against
+float32 two roundings would be measured as one.
 """
 
 from __future__ import annotations
@@ -28,39 +32,8 @@ NEAR_TIE = 1e-4
 LOGITS_WITHIN = 1e-4
 
 # At, before and after the edges of blocks of 16; and some of everyday length.
-LENGTHS = [
-    1,
-    2,
-    3,
-    5,
-    8,
-    14,
-    15,
-    16,
-    17,
-    18,
-    30,
-    31,
-    32,
-    33,
-    34,
-    46,
-    47,
-    48,
-    49,
-    50,
-    62,
-    63,
-    64,
-    65,
-    66,
-    79,
-    80,
-    81,
-    95,
-    96,
-]
-LENGTHS += [97, 100, 111, 112, 113, 120, 127, 128, 129, 130, 143, 144, 145, 159, 160, 161, 175, 192, 200, 255, 256, 257]
+EDGES = [edge + step for edge in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160) for step in (-1, 0, 1)]
+LENGTHS = [1, 2, 3, 5, 8, *EDGES, 14, 18, 30, 34, 50, 62, 66, 97, 100, 113, 120, 130, 175, 192, 200, 255, 256, 257]
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -75,16 +48,25 @@ class Oracle:
     """transformers' logits for a prompt and an answer; kept, since every schedule asks about the same ones."""
 
     model: Any
-    seen: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+    seen: dict[tuple[int, ...], tuple[list[int], torch.Tensor]] = field(default_factory=dict)
 
     def logits(self, prompt: tuple[int, ...], answer: list[int]) -> torch.Tensor:
         """`[len(answer), vocab]`: what each token of the answer was to be chosen from."""
-        tokens = (*prompt, *answer[:-1])
-        if tokens not in self.seen:
+        known, logits = self.seen.get(prompt, ([], torch.empty(0)))
+        if known[: len(answer)] != answer:
             with torch.inference_mode():
-                out = self.model(torch.tensor([tokens]), logits_to_keep=len(answer))
-            self.seen[tokens] = out.logits[0].float()
-        return self.seen[tokens]
+                read = self.model(torch.tensor([[*prompt, *answer[:-1]]]), logits_to_keep=len(answer))
+            logits = read.logits[0]
+            self.seen[prompt] = (answer, logits)
+        return logits[: len(answer)]
+
+
+@dataclass(frozen=True)
+class Oracles:
+    """Who is asked for what."""
+
+    tokens: Oracle
+    logits: Oracle
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +81,8 @@ def tokenizer(smollm2_gguf) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def oracle(smollm2_reference) -> Oracle:
-    return Oracle(smollm2_reference)
+def oracle(smollm2_reference, smollm2_exact) -> Oracles:
+    return Oracles(tokens=Oracle(smollm2_reference), logits=Oracle(smollm2_exact))
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +99,12 @@ def prose() -> str:
     return (Path(__file__).parents[2] / "LICENSE").read_text()
 
 
-def check(answers: list[Answered], prompts: list[tuple[int, ...]], oracle: Oracle) -> None:
+def check(answers: list[Answered], prompts: list[tuple[int, ...]], oracle: Oracles) -> None:
     """Every token transformers' own, every logit within 1e-4 of its."""
     ties = []
     for prompt, answer in zip(prompts, answers, strict=True):
-        expected = oracle.logits(prompt, answer.tokens)
-        worst = (torch.stack(answer.logits) - expected).abs().max().item()
+        expected = oracle.tokens.logits(prompt, answer.tokens)
+        worst = (torch.stack(answer.logits) - oracle.logits.logits(prompt, answer.tokens)).abs().max().item()
         assert worst < LOGITS_WITHIN, f"logits of a prompt of {len(prompt)} tokens are off by {worst:.2e}"
         for index, token in enumerate(answer.tokens):
             if token == int(expected[index].argmax()):
@@ -144,12 +126,12 @@ def test_there_are_fifty_prompts(prompts):
 class TestSmolLM2:
     """One test for each way a prompt can be scheduled."""
 
+    def test_together_in_one_batch(self, decoder, prompts, oracle):
+        check(Harness(decoder, caching=False).together(prompts), prompts, oracle)
+
     def test_alone_and_whole(self, decoder, prompts, oracle):
         """Fewer tokens each: alone, every token is a step of its own."""
         check(Harness(decoder, caching=False).alone(prompts, replace(GREEDY, max_tokens=6)), prompts, oracle)
-
-    def test_together_in_one_batch(self, decoder, prompts, oracle):
-        check(Harness(decoder, caching=False).together(prompts), prompts, oracle)
 
     @pytest.mark.parametrize("budget", [7, 16, 61])
     def test_in_chunks_beside_decodes(self, decoder, prompts, oracle, budget):
