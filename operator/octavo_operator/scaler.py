@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ from octavo_operator.observed import Observed, Ownership, Pod, ownership
 from octavo_operator.scraping import Answer
 from octavo_operator.spec import Spec
 from octavo_operator.status import KEPT_DECISIONS, QueueFigures, Telemetry, decision_record
+
+log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 30.0
 _MOVED = 0.1
@@ -114,6 +117,7 @@ class Scaler:
         self._metrics.decided(key, decision)
         entry.decision = decision if decision.changed or entry.decision is None else _kept(entry.decision, decision)
         if decision.changed:
+            log.info("%s: %d -> %d replicas: %s", key, decision.previous, decision.replicas, decision.message)
             wall = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             entry.decisions = [decision_record(decision, wall), *entry.decisions][:KEPT_DECISIONS]
         return decision.changed
