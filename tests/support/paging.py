@@ -1,4 +1,5 @@
-"""Steps over a paged cache, laid out by hand: what the runner does in the engine, for tests of kernels and model alone."""
+"""Steps over a paged cache, laid out by hand: what the runner does in the engine, for tests of kernels and model
+alone."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
 from octavo_engine.kernels.attention import StepLayout
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.spec import ModelSpec
