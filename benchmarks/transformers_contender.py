@@ -16,7 +16,11 @@ from typing import Any, Self
 from measurement import Answer, Load
 
 ANSWER_SECONDS = 300
-CACHE_BLOCKS, MAX_BATCH_TOKENS = 64, 2048  # blocks of 256 tokens
+CACHE_BLOCKS, MAX_BATCH_TOKENS, MAX_REQUESTS = (
+    64,
+    2048,
+    32,
+)  # blocks of 256 tokens; as many requests as the largest load
 Run = Callable[[Load, int], list[Answer]]
 
 
@@ -98,8 +102,14 @@ def continuous_batch(checkpoint: Path) -> Run:
     from transformers import ContinuousBatchingConfig, GenerationConfig  # noqa: PLC0415 (only in the worker)
 
     model = _model(checkpoint)
-    # As many tokens in a step as Octavo's default. Left alone, the cache takes most of the host's memory.
-    limits = ContinuousBatchingConfig(num_blocks=CACHE_BLOCKS, max_batch_tokens=MAX_BATCH_TOKENS)
+    # As many tokens in a step as Octavo's default. Left alone, the cache takes most of the host's memory, and the batch
+    # is sized for the first load that comes.
+    limits = ContinuousBatchingConfig(
+        num_blocks=CACHE_BLOCKS,
+        max_batch_tokens=MAX_BATCH_TOKENS,
+        max_requests_per_batch=MAX_REQUESTS,
+        max_blocks_per_request=2,
+    )
 
     def run(load: Load, seed: int) -> list[Answer]:
         # No token has the id -1: none ends an answer.
