@@ -9,7 +9,8 @@ UV := $(CACHE)/tools/bin/uv
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 PYTHON_SOURCES := engine operator hack tests benchmarks
-COMPILE := $(UV) pip compile -q pyproject.toml --python-version 3.11 --generate-hashes --no-emit-index-url
+COMPILE := $(UV) pip compile -q pyproject.toml
+PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
 .PHONY: help demo demo-down test test-fast test-engine test-cluster check generate requirements bench venv cluster cluster-down
 
@@ -42,9 +43,9 @@ generate: venv ## Write the CRDs, the dashboards and the rules from code
 	@hack/generate
 
 requirements: $(UV) ## Resolve the pinned requirements again
-	$(COMPILE) --extra engine --extra operator --group dev -o requirements/dev.txt
-	$(COMPILE) --extra engine -c requirements/dev.txt -o requirements/engine.txt
-	$(COMPILE) --extra operator -c requirements/dev.txt -o requirements/operator.txt
+	$(COMPILE) --extra engine --extra operator --group dev $(PINNED) -o requirements/dev.txt
+	$(COMPILE) --extra engine $(PINNED) -c requirements/dev.txt -o requirements/engine.txt
+	$(COMPILE) --extra operator $(PINNED) -c requirements/dev.txt -o requirements/operator.txt
 
 bench: venv ## Compare with transformers on this machine, side by side
 	$(BIN)/python benchmarks/side_by_side.py

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-# Two threads that share a busy core wait for each other in every small operation, a hundredfold slower than one alone;
-# and a fixed number gives the same rounding everywhere. Read by torch when it is first imported.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Threads that share a busy core and spin while they wait for each other take a hundred times as long. Read by torch's
+# OpenMP when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def cache_directory() -> Path:

@@ -32,8 +32,8 @@ NEAR_TIE = 1e-4
 LOGITS_WITHIN = 1e-4
 
 # At, before and after the edges of blocks of 16; and some of everyday length.
-EDGES = [edge + step for edge in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160) for step in (-1, 0, 1)]
-LENGTHS = [1, 2, 3, 5, 8, *EDGES, 14, 18, 30, 34, 50, 62, 66, 97, 100, 113, 120, 130, 175, 192, 200, 255, 256, 257]
+EDGES = [edge + step for edge in (16, 32, 48, 64, 80, 128) for step in (-1, 0, 1)]
+LENGTHS = [*range(1, 13), *EDGES, 14, 18, 20, 22, 24, 26, 28, 30, 34, 36, 40, 50, 62, 66, 96, 100, 257]
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -95,7 +95,7 @@ def prompts(tokenizer) -> list[tuple[int, ...]]:
 
 
 def prose() -> str:
-    """Over two thousand tokens of English: the project's licence."""
+    """Over two thousand tokens of English: the project's own licence."""
     return (Path(__file__).parents[2] / "LICENSE").read_text()
 
 
