@@ -136,6 +136,7 @@ class Engine:
         try:
             sampled = self._runner.run(batch)
         except Exception:
+            self._metrics.step(batch, self._clock() - started)
             return expired + self._fail(batch)
         now = self._clock()
         self._failed_steps = 0

@@ -18,8 +18,8 @@ Document = Mapping[str, object]
 class Component:
     """One daemon.
 
-    `health` is a URL that answers 200, or `unix:` and a socket that accepts; `files` are written and `folders` made
-    before a start.
+    `health` is a URL that answers 200, or `unix:` and a socket that accepts; `files` are written, `folders` made and
+    `prepare` run to its end before a start.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Component:
     health: str
     files: Mapping[Path, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
+    prepare: tuple[str, ...] = ()
 
     def fingerprint(self, surroundings: str) -> str:
         """Changes with anything that calls for a restart: arguments, files, or the `surroundings` it was started in."""
@@ -232,7 +233,14 @@ def _proxy(settings: Settings) -> Component:
         "mode": "nftables",
     }
     argv = _argv(settings.kubernetes / "kube-proxy", {"config": file})
-    return Component("kube-proxy", argv, f"http://{NODE_IP}:10256/healthz", files={file: _json(document)})
+    return Component(
+        "kube-proxy",
+        argv,
+        f"http://{NODE_IP}:10256/healthz",
+        files={file: _json(document)},
+        # It trusts the rules that it finds; those of a killed predecessor can lack an endpoint for good.
+        prepare=(*argv, "--cleanup"),
+    )
 
 
 def _prometheus(settings: Settings) -> Component:
@@ -252,10 +260,24 @@ def _prometheus(settings: Settings) -> Component:
             {"source_labels": [f"{meta}_label_octavo_dev_service"], "target_label": "inferenceservice"},
         ],
     }
+    operator = {
+        "job_name": "octavo-operator",
+        "honor_labels": True,  # its series carry the namespace of the service they speak of
+        "kubernetes_sd_configs": scrape["kubernetes_sd_configs"],
+        "relabel_configs": [
+            {
+                "source_labels": [f"{meta}_label_app_kubernetes_io_name"],
+                "regex": "octavo-operator",
+                "action": "keep",
+            },
+            {"source_labels": [f"{meta}_container_port_name"], "regex": "health", "action": "keep"},
+            {"source_labels": [f"{meta}_name"], "target_label": "pod"},
+        ],
+    }
     document: Document = {
         "global": {"scrape_interval": "5s", "scrape_timeout": "4s", "evaluation_interval": "5s"},
         "rule_files": [str(folder / "rules" / "*.yaml")],
-        "scrape_configs": [scrape],
+        "scrape_configs": [scrape, operator],
     }
     flags = {
         "config.file": file,

@@ -114,6 +114,8 @@ def _start(settings: Settings, component: Component) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for path, text in component.files.items():
         path.write_text(text)
+    if component.prepare:
+        run([*network.enter(), *component.prepare], timeout=60)
     processes.start(
         [*network.enter(), *component.argv],
         record=_record(settings, component.name),

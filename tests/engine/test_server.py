@@ -85,6 +85,7 @@ def test_a_stream_carries_what_the_plain_answer_does(shared: ScriptedServer, ext
     ]
     assert joined_chat(chunks, extra.get("n", 1)) == expected
     assert chunks[-1]["choices"] == []
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
     assert chunks[-1]["usage"] | {"prompt_tokens_details": {}} == plain["usage"] | {"prompt_tokens_details": {}}
     assert len({chunk["id"] for chunk in chunks}) == 1
 
@@ -230,6 +231,21 @@ def test_a_full_queue_answers_429_at_once_and_takes_none_of_n(tokenizer: Tokeniz
         server.model.gate.set()
         until(server.idle, "those that were taken before the refusal end too")
         running.close()
+
+
+def test_connections_are_given_up_while_others_wait_and_kept_otherwise(tokenizer: Tokenizer) -> None:
+    """Else a pooled client would stay in this queue beside a new replica that is idle."""
+    with scripted_server(tokenizer, max_num_seqs=1) as server, server.client as client:
+        assert "connection" not in client.get("/health").headers
+        server.model.gate.clear()
+        queued = [open_stream(server, COMPLETIONS, {"prompt": [5 + n]}) for n in range(3)]
+        until(lambda: any(server.engine.stats().waiting.values()), "some wait")
+        assert client.get("/health").headers["connection"] == "close"
+        server.model.gate.set()
+        until(server.idle, "all are served")
+        assert "connection" not in client.get("/health").headers
+        for connection in queued:
+            connection.close()
 
 
 def test_new_work_is_refused_and_running_streams_are_told_when_the_drain_runs_out(server: ScriptedServer) -> None:

@@ -26,13 +26,13 @@ PROGRAMS_WANTED = 512  # enough to fill the device several times over
 LOG2_E = 1.4426950408889634
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "table_stride", "splits"])  # they change from step to step: compile once
 def decode_split(  # noqa: PLR0917 - a kernel's arguments are positional
     query, key_cache, value_cache, block_tables, context_lens, partial, sums,
-    scale_log2, window, tokens_per_split, table_stride,
+    scale_log2, window, tokens_per_split, table_stride, splits,
     query_stride_s, query_stride_h,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Attention of one (sequence, kv head, split): its normalized output, and log2 of the sum of its weights.
 
@@ -74,26 +74,26 @@ def decode_split(  # noqa: PLR0917 - a kernel's arguments are positional
         output = output * correction[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
         largest = new_largest
 
-    place = (sequence * KV_HEADS * GROUP + heads) * SPLITS + split
+    place = (sequence * KV_HEADS * GROUP + heads) * splits + split
     seen = total > 0.0  # a split past the sequence's end saw nothing, and weighs nothing
     normalized = output / tl.where(seen, total, 1.0)[:, None]
     tl.store(partial + place[:, None] * DIM + dims[None, :], normalized, mask=row_mask[:, None] & dim_mask[None, :])
     tl.store(sums + place, tl.where(seen, largest + tl.log2(tl.where(seen, total, 1.0)), float("-inf")), mask=row_mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def decode_merge(  # noqa: PLR0917
     partial, sums, output,
-    output_stride_s, output_stride_h,
-    HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, SPLITS: tl.constexpr, SPLITS_PADDED: tl.constexpr,
+    output_stride_s, output_stride_h, splits,
+    HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, SPLITS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Weigh the splits of one (sequence, head) by their sums."""
     sequence, head = tl.program_id(0), tl.program_id(1)
-    splits, dims = tl.arange(0, SPLITS_PADDED), tl.arange(0, DIM_PADDED)
-    place = (sequence * HEADS + head) * SPLITS + splits
-    logs = tl.load(sums + place, mask=splits < SPLITS, other=float("-inf"))
+    split, dims = tl.arange(0, SPLITS_PADDED), tl.arange(0, DIM_PADDED)
+    place = (sequence * HEADS + head) * splits + split
+    logs = tl.load(sums + place, mask=split < splits, other=float("-inf"))
     weights = tl.exp2(logs - tl.max(logs, 0))
-    readable = (splits < SPLITS)[:, None] & (dims < DIM)[None, :]
+    readable = (split < splits)[:, None] & (dims < DIM)[None, :]
     parts = tl.load(partial + place[:, None] * DIM + dims[None, :], mask=readable, other=0.0)
     merged = tl.sum(parts * weights[:, None], 0) / tl.sum(weights, 0)
     target = output + sequence * output_stride_s + head * output_stride_h + dims
@@ -117,7 +117,7 @@ class DecodePlan:
         return cls(sequences, -(-tiles // tiles_per_split), tiles_per_split * TILE)
 
 
-def constants(shape: AttentionShape, group: int, splits: int) -> Mapping[str, int]:
+def constants(shape: AttentionShape, group: int) -> Mapping[str, int]:
     """The compile-time arguments of `decode_split`."""
     return {
         "KV_HEADS": shape.kv_heads,
@@ -127,7 +127,6 @@ def constants(shape: AttentionShape, group: int, splits: int) -> Mapping[str, in
         "DIM_PADDED": triton.next_power_of_2(shape.head_dim),
         "BLOCK_SIZE": shape.block_size,
         "TILE": TILE,
-        "SPLITS": splits,
     }
 
 
@@ -140,16 +139,16 @@ def decode(
     plan = DecodePlan.of(sequences, shape.kv_heads, min(layout.max_context, window))
     partial = torch.empty((sequences, heads, plan.splits, dim), dtype=torch.float32, device=query.device)
     sums = torch.empty((sequences, heads, plan.splits), dtype=torch.float32, device=query.device)
-    fixed = constants(shape, heads // shape.kv_heads, plan.splits)
+    fixed = constants(shape, heads // shape.kv_heads)
     decode_split[(sequences, shape.kv_heads, plan.splits)](
         query, *caches, layout.block_tables, layout.context_lens, partial, sums,
-        shape.scale * LOG2_E, window, plan.tokens_per_split, layout.block_tables.stride(0),
+        shape.scale * LOG2_E, window, plan.tokens_per_split, layout.block_tables.stride(0), plan.splits,
         query.stride(0), query.stride(1), **fixed, **launch_options(shape),
     )  # fmt: skip
     decode_merge[(sequences, heads)](
-        partial, sums, output, output.stride(0), output.stride(1),
+        partial, sums, output, output.stride(0), output.stride(1), plan.splits,
         HEADS=heads, DIM=dim, DIM_PADDED=fixed["DIM_PADDED"],
-        SPLITS=plan.splits, SPLITS_PADDED=triton.next_power_of_2(plan.splits),
+        SPLITS_PADDED=triton.next_power_of_2(plan.splits),
     )  # fmt: skip
 
 

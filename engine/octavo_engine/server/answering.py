@@ -33,6 +33,7 @@ class Answering:
         self._writer = writer
         self._choices_per_prompt = choices_per_prompt
         self._deltas = generate(engine, requests, receive)
+        self._common: Json = {}
 
     async def plain(self) -> Response:
         """Wait for all choices and send them together."""
@@ -44,6 +45,8 @@ class Answering:
 
     async def stream(self, *, include_usage: bool) -> Response:
         """Send choices as they grow. An error before the first delta is an ordinary error reply, raised here."""
+        # A client that asked for the usage finds the field in every chunk, empty until the last.
+        self._common = {"usage": None} if include_usage else {}
         events = self._events(include_usage)
         return EventStream(await anext(events), events)
 
@@ -56,7 +59,7 @@ class Answering:
                         opened = True
                         yield b"".join(self._openings())
                     if delta.text or delta.tokens or delta.finish_reason is not None:
-                        yield event(self._writer.chunk(self._writer.form.piece(index, delta)))
+                        yield event(self._chunk(self._writer.form.piece(index, delta)))
             if include_usage:
                 yield event(self._writer.last(self._usage()))
             yield DONE
@@ -68,7 +71,10 @@ class Answering:
     def _openings(self) -> list[bytes]:
         """What each choice begins with; nothing where the form has no beginning, and then only the headers are sent."""
         openings = (self._writer.form.opening(index) for index in range(len(self._requests)))
-        return [event(self._writer.chunk(opening)) for opening in openings if opening is not None]
+        return [event(self._chunk(opening)) for opening in openings if opening is not None]
+
+    def _chunk(self, choice: Json) -> Json:
+        return self._writer.chunk(choice) | self._common
 
     def _usage(self) -> Json:
         return usage(self._requests, self._choices_per_prompt)

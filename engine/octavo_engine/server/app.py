@@ -6,6 +6,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -49,7 +50,7 @@ def build_app(context: Context) -> ASGIApp:
     app.add_exception_handler(OctavoError, failed)
     app.add_exception_handler(HTTPException, _unknown_route)
     app.add_exception_handler(Exception, _broken)
-    return Gate(app, context.keys)
+    return Gate(app, context.keys, crowded=lambda: any(context.engine.stats().waiting.values()))
 
 
 async def _unknown_route(_: Request, error: Exception) -> Response:
@@ -67,11 +68,16 @@ async def _broken(request: Request, _: Exception) -> Response:
 
 
 class Gate:
-    """Counts headers, gives ids, checks keys and logs. What it decides depends on the decoded path alone."""
+    """Counts headers, gives ids, checks keys and logs. What it decides depends on the decoded path alone.
 
-    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+    While requests wait, each reply is its connection's last: a client that keeps connections would otherwise queue here
+    for as long as they live, beside a new replica that is idle.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyRing, crowded: Callable[[], bool]) -> None:
         self._app = app
         self._keys = keys
+        self._crowded = crowded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what may pass."""
@@ -86,7 +92,10 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                reply = MutableHeaders(scope=message)
+                reply["x-request-id"] = request_id
+                if self._crowded():
+                    reply["connection"] = "close"
             await send(message)
 
         namespace = self._admit(scope["path"], headers)
