@@ -57,11 +57,11 @@ def compile_decode(target: int, head_dim: int, dtype: torch.dtype) -> object:
     from octavo_engine.kernels.attention import AttentionShape
 
     shape = AttentionShape(block_size=16, kv_heads=8, head_dim=head_dim, dtype=dtype, scale=0.1)
-    fixed = dict(triton_decode.constants(shape, group=4, splits=8))
+    fixed = dict(triton_decode.constants(shape, group=4))
     stored = f"*{TRITON_TYPES[dtype]}"
     pointers = dict.fromkeys(("query", "key_cache", "value_cache"), stored)
     pointers |= {"block_tables": "*i32", "context_lens": "*i32", "partial": "*fp32", "sums": "*fp32"}
-    numbers = ("window", "tokens_per_split", "table_stride", "query_stride_s", "query_stride_h")
+    numbers = ("window", "tokens_per_split", "table_stride", "splits", "query_stride_s", "query_stride_h")
     signature = pointers | {"scale_log2": "fp32"} | dict.fromkeys(numbers, "i32") | dict.fromkeys(fixed, "constexpr")
     aligned = {(index,): [["tt.divisibility", 16]] for index in range(len(pointers))}
     source = ASTSource(triton_decode.decode_split, signature, constexprs=fixed, attrs=aligned)
