@@ -31,8 +31,8 @@ def everything(settings: Settings) -> None:
         addons.apply(settings, _RESTRICTED)
         model.publish(settings, NAMESPACE)
     with step("helm installs the CRDs and the operator"):
-        _helm(settings, "octavo-crds", "charts/octavo-crds")
-        _helm(settings, "octavo-operator", "charts/octavo-operator", **operator_values(engine, operator, NAMESPACE))
+        release(settings, "octavo-crds", "charts/octavo-crds")
+        release(settings, "octavo-operator", "charts/octavo-operator", **operator_values(engine, operator, NAMESPACE))
     with step("kubectl apply -f examples/smollm2.yaml"):
         addons.kubectl(settings, "-n", NAMESPACE, "apply", "-f", str(CHECKOUT / "examples" / "smollm2.yaml"))
 
@@ -43,11 +43,12 @@ def operator_values(engine: str, operator: str, namespace: str) -> dict[str, str
     return {"image.repository": repository, "image.tag": tag, "engineImage": engine, "namespaces[0]": namespace}
 
 
-def _helm(settings: Settings, release: str, chart: str, **values: str) -> None:
+def release(settings: Settings, name: str, chart: str, namespace: str = OPERATOR_NAMESPACE, **values: str) -> None:
+    """Install or upgrade a chart of the checkout and wait until what it made is ready."""
     program = binaries.installed(settings, config.HELM_MODULE)
     settings_flags = [f"--set-string={name}={value}" for name, value in values.items()]
-    where = ("--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--kubeconfig", settings.admin_kubeconfig)
-    install = ("upgrade", "--install", release, CHECKOUT / chart, "--wait", "--timeout=3m", "--take-ownership")
+    where = ("--namespace", namespace, "--create-namespace", "--kubeconfig", settings.admin_kubeconfig)
+    install = ("upgrade", "--install", name, CHECKOUT / chart, "--wait", "--timeout=3m", "--take-ownership")
     run([program, *install, *where, *settings_flags], timeout=240)
 
 
