@@ -1,6 +1,7 @@
 """The matrix products of a decoder, with what follows each of them: a residual to add, or a gate to apply.
 
-Two sets: torch's own operations anywhere, and oneDNN's packed ones for bfloat16 on a CPU (`onednn_linear`).
+Three sets: torch's own operations anywhere; for bfloat16 on a CPU our own (`cpu.linear`) where they run, else oneDNN's
+packed ones (`onednn_linear`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ class Projection(Protocol):
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """`residual [tokens, out]` plus the product; the residual may be overwritten."""
+
+    def wide(self, x: Tensor) -> Tensor:
+        """The product as float32."""
 
 
 class GatedProjection(Protocol):
@@ -55,6 +59,10 @@ class Linear:
         """Adds in place."""
         return residual.add_(F.linear(x, self.weight, self.bias))
 
+    def wide(self, x: Tensor) -> Tensor:
+        """float32 `[tokens, out]`, rounded to the weight's type before."""
+        return self(x).float()
+
 
 @dataclass(frozen=True, slots=True)
 class GatedLinear:
@@ -73,9 +81,12 @@ PLAIN = LinearKernels("torch", Linear, GatedLinear)
 
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> LinearKernels:
-    """The fastest set for weights of that type on that device."""
-    if device.type == "cpu" and dtype == torch.bfloat16:
-        from octavo_engine.kernels import onednn_linear  # noqa: PLC0415
+    """The fastest set for weights of that type on that device, imported on demand."""
+    if device.type != "cpu" or dtype != torch.bfloat16:
+        return PLAIN
+    from octavo_engine.kernels import onednn_linear  # noqa: PLC0415
+    from octavo_engine.kernels.cpu import library, linear  # noqa: PLC0415
 
-        return onednn_linear.KERNELS if onednn_linear.available() else PLAIN
-    return PLAIN
+    if library.load() is not None:
+        return linear.KERNELS
+    return onednn_linear.KERNELS if onednn_linear.available() else PLAIN

@@ -51,6 +51,10 @@ class PackedLinear:
         """Adds before rounding to bfloat16."""
         return _product_with(x, residual, self.weight, self.bias, "add")
 
+    def wide(self, x: Tensor) -> Tensor:
+        """float32 `[tokens, out]`, rounded to bfloat16 before."""
+        return self(x).float()
+
 
 @dataclass(frozen=True, slots=True)
 class PackedGatedLinear:

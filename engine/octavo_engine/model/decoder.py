@@ -62,4 +62,4 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden `[n, hidden]` from `forward` -> float32 `[n, vocab]`."""
-        return self.head(hidden).float()
+        return self.head.wide(hidden)

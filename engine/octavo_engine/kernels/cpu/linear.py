@@ -1,0 +1,120 @@
+"""bfloat16 products with weights packed once, for a few rows or many (`native/linear.cpp`).
+
+A packed weight replaces the plain one; nothing is kept twice. What follows a product is done before its sums are
+rounded: bias, residual, the gate of an MLP.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.cpu.library import address, kernels
+from octavo_engine.kernels.linear import GatedLinear, GatedProjection, Linear, LinearKernels, Projection
+
+LANES = 16
+PANEL = 2 * LANES
+
+
+class Weight(ctypes.Structure):
+    """The kernel's view of a packed weight; the same fields as in `native/linear.cpp`."""
+
+    _fields_ = (
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+        ("gated", c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A packed weight and the memory behind it."""
+
+    panels: Tensor  # bfloat16 [panels, inputs / 2, 32, 2]
+    bias: Tensor | None  # float32 [panels * 32]
+    outputs: int
+    view: Weight
+    pointer: int  # of the view
+    call: Callable[..., None]
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, *, gated: bool) -> Self:
+        """Pack `[out, in]`; of a gated one, the rows of gate are above those of up."""
+        outputs = len(weight) // 2 if gated else len(weight)
+        arrange = interleave if gated else padded
+        panels = arrange(weight).view(-1, PANEL, weight.shape[1] // 2, 2).transpose(1, 2).contiguous()
+        offsets = None if bias is None else arrange(bias[:, None]).float().flatten().contiguous()
+        view = Weight(address(panels), address(offsets), weight.shape[1], outputs, gated)
+        return cls(panels, offsets, outputs, view, ctypes.addressof(view), kernels().octavo_linear)
+
+    def times(self, x: Tensor, residual: Tensor | None, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one."""
+        rows = len(x)
+        out = torch.empty((rows, self.outputs), dtype=dtype) if residual is None else residual
+        place = out.data_ptr()
+        targets = (place, None) if dtype == torch.bfloat16 else (None, place)
+        threads = torch.get_num_threads()
+        self.call(self.pointer, x.data_ptr(), x.stride(0), rows, address(residual), *targets, threads)
+        return out
+
+
+def padded(weight: Tensor) -> Tensor:
+    """`[out, in]` with rows of zero up to whole panels."""
+    return torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % PANEL))
+
+
+def interleave(weight: Tensor) -> Tensor:
+    """`[2 * out, in]`, gate above up, as panels of 16 rows of gate and the same 16 of up."""
+    halves = [torch.nn.functional.pad(half, (0, 0, 0, -len(half) % LANES)) for half in weight.chunk(2)]
+    return torch.stack([half.view(-1, LANES, half.shape[1]) for half in halves], dim=1).flatten(0, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """The packed Projection."""
+
+    weight: Packed
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, out]`."""
+        return self.weight.times(x, None)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Adds in place, before rounding."""
+        return self.weight.times(x, residual)
+
+    def wide(self, x: Tensor) -> Tensor:
+        """float32 `[tokens, out]`, never rounded to bfloat16."""
+        return self.weight.times(x, None, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGatedLinear:
+    """The packed GatedProjection."""
+
+    weight: Packed
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[tokens, intermediate]`."""
+        return self.weight.times(x, None)
+
+
+def projection(weight: Tensor, bias: Tensor | None) -> Projection:
+    """Packed; an odd number of inputs, which no real model has, stays plain."""
+    return Linear(weight, bias) if weight.shape[1] % 2 else PackedLinear(Packed.of(weight, bias, gated=False))
+
+
+def gated(weight: Tensor, bias: Tensor | None) -> GatedProjection:
+    """The same for a gated MLP."""
+    return GatedLinear(weight, bias) if weight.shape[1] % 2 else PackedGatedLinear(Packed.of(weight, bias, gated=True))
+
+
+KERNELS = LinearKernels("cpu", projection, gated)

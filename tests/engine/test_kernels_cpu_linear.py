@@ -1,0 +1,73 @@
+"""The C++ products equal the plain ones up to bfloat16's rounding, for any number of rows and outputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from octavo_engine.kernels.cpu import library
+from octavo_engine.kernels.linear import PLAIN, LinearKernels
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
+ROWS = [*range(1, 27), 36, 37, 70, 96, 97, 200]
+SHAPES = [(576, 960), (1536, 576), (64, 32), (2, 1), (34, 50)]  # inputs, outputs
+# The plain path rounds every product, and again after it has added or multiplied; ours once, after.
+CLOSE = {"atol": 2e-2, "rtol": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def packed() -> LinearKernels:
+    from octavo_engine.kernels.cpu import linear
+
+    return linear.KERNELS
+
+
+def numbers(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_products_equal_plain_ones(inputs: int, outputs: int, bias: bool, packed: LinearKernels) -> None:
+    weight = numbers(2 * outputs, inputs, seed=1) / inputs**0.5
+    offset = numbers(2 * outputs, seed=2) if bias else None
+    ours, plain = (kernels.projection(weight, offset) for kernels in (packed, PLAIN))
+    our_gate, plain_gate = (kernels.gated(weight, offset) for kernels in (packed, PLAIN))
+    for rows in ROWS:
+        x, residual = numbers(rows, inputs, seed=rows), numbers(rows, 2 * outputs, seed=rows + 1)
+        torch.testing.assert_close(ours(x), plain(x), **CLOSE)
+        torch.testing.assert_close(ours.add_to(residual.clone(), x), plain.add_to(residual.clone(), x), **CLOSE)
+        torch.testing.assert_close(our_gate(x), plain_gate(x), **CLOSE)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_wide_products_are_sums_in_float32(inputs: int, outputs: int, packed: LinearKernels) -> None:
+    weight, x = numbers(outputs, inputs, seed=1) / inputs**0.5, numbers(13, inputs, seed=2)
+    found = packed.projection(weight, None).wide(x)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, (x.double() @ weight.double().T).float(), atol=1e-5, rtol=1e-5)
+
+
+def test_rows_may_lie_apart(packed: LinearKernels) -> None:
+    projection, x = packed.projection(numbers(48, 64, seed=1), None), numbers(7, 200, seed=2)
+    assert torch.equal(projection(x[:, 100:164]), projection(x[:, 100:164].contiguous()))
+
+
+def test_each_row_is_what_it_is_alone(packed: LinearKernels) -> None:
+    projection, x = packed.projection(numbers(48, 64, seed=1), None), numbers(70, 64, seed=2)
+    assert torch.equal(projection(x), torch.cat([projection(row[None]) for row in x]))
+
+
+def test_an_odd_number_of_inputs_stays_plain(packed: LinearKernels) -> None:
+    weight, x = numbers(32, 33, seed=1), numbers(3, 33, seed=2)
+    assert torch.equal(packed.projection(weight, None)(x), PLAIN.projection(weight, None)(x))
+    assert torch.equal(packed.gated(weight, None)(x), PLAIN.gated(weight, None)(x))
+
+
+@pytest.mark.parametrize("extreme", [0.0, -200.0, 200.0, -3e38, 3e38])
+def test_a_gate_far_from_zero_is_open_or_shut(extreme: float, packed: LinearKernels) -> None:
+    weight = torch.zeros(64, 2).bfloat16()
+    weight[:32, 0], weight[32:, 1] = 1, 1  # gate is the first input, up the second
+    x = torch.tensor([[extreme, 1.0]]).bfloat16()
+    wanted = max(x[0, 0].item(), 0.0)
+    assert packed.gated(weight, None)(x).tolist() == [[pytest.approx(wanted)] * 32]
