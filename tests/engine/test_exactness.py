@@ -4,9 +4,10 @@ transformers reads each prompt with Octavo's answer appended, once: if at every 
 one that Octavo chose, its own greedy generation is that answer, by induction. A near-tie of its top two (under 1e-4)
 is reported, not hidden, and is the only place where another token is let pass.
 
-Tokens are held against transformers in float32; logits against transformers in float64. On these prompts its float32
-logits are off from those by up to 9e-5, and its eager and its fused attention by up to 7e-5 from each other: against
-float32 two roundings would be measured as one.
+Tokens are held against transformers in float32; logits against transformers in float64. Over these prompts, whose
+largest logits are near 34, transformers' float32 logits are off from those by up to 1.2e-4, and its eager and its
+fused attention by 1.1e-4 from each other; Octavo's by 1.1e-4. So the worst of 40 million may be 2e-4 off, and the
+average 2e-5; for models with logits near 1, `test_model_exactness.py` holds every one within 1e-4.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 pytestmark = pytest.mark.engine
 
 NEAR_TIE = 1e-4
-LOGITS_WITHIN = 1e-4
+WORST_LOGIT, AVERAGE_LOGIT = 2e-4, 2e-5
 
 # At, before and after the edges of blocks of 16; and some of everyday length.
 EDGES = [edge + step for edge in (16, 32, 48, 64, 80, 128) for step in (-1, 0, 1)]
@@ -100,12 +101,13 @@ def prose() -> str:
 
 
 def check(answers: list[Answered], prompts: list[tuple[int, ...]], oracle: Oracles) -> None:
-    """Every token transformers' own, every logit within 1e-4 of its."""
+    """Every token transformers' own, every logit its up to float32's rounding."""
     ties = []
     for prompt, answer in zip(prompts, answers, strict=True):
         expected = oracle.tokens.logits(prompt, answer.tokens)
-        worst = (torch.stack(answer.logits) - oracle.logits.logits(prompt, answer.tokens)).abs().max().item()
-        assert worst < LOGITS_WITHIN, f"logits of a prompt of {len(prompt)} tokens are off by {worst:.2e}"
+        off = (torch.stack(answer.logits) - oracle.logits.logits(prompt, answer.tokens)).abs()
+        assert off.max() < WORST_LOGIT, f"a logit of a prompt of {len(prompt)} tokens is off by {off.max():.2e}"
+        assert off.mean() < AVERAGE_LOGIT, f"logits of a prompt of {len(prompt)} tokens are off by {off.mean():.2e}"
         for index, token in enumerate(answer.tokens):
             if token == int(expected[index].argmax()):
                 continue
@@ -158,9 +160,9 @@ class TestSmolLM2:
 
     @pytest.mark.parametrize("caching", [True, False])
     def test_after_preemption(self, decoder, prompts, oracle, caching):
-        """A pool that holds about three of them: the others lose their blocks and compute again."""
-        chosen = [prompt for prompt in prompts if 40 <= len(prompt) <= 160][::2]
-        answers = Harness(decoder, blocks=30, caching=caching).together(chosen)
+        """A pool that holds about four of them, which grow by three blocks each: some must give theirs back."""
+        chosen = [prompt for prompt in prompts if 40 <= len(prompt) <= 100][::2]
+        answers = Harness(decoder, blocks=20, caching=caching).together(chosen, replace(GREEDY, max_tokens=48))
         assert sum(answer.request.num_preemptions for answer in answers) >= 3
         check(answers, chosen, oracle)
 

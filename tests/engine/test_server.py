@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -260,8 +261,11 @@ def test_new_work_is_refused_and_running_streams_are_told_when_the_drain_runs_ou
             refused = server.post(CHAT, messages=QUESTION)
             assert (refused.status_code, refused.headers["connection"]) == (503, "close")
             assert "retry-after" in refused.headers
+            draining = threading.Thread(target=server.call, args=(server.engine.drain(0),))
+            draining.start()
+            until(lambda: server.engine._stopping, "the drain has run out while a step is under way")
             server.model.gate.set()
-            server.call(server.engine.drain(0))
+            draining.join(20)
             last = [event for event in "".join(pieces).split("\n\n") if event][-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
 
