@@ -30,7 +30,7 @@ def settings() -> config.Settings:
 
 @pytest.fixture(scope="session")
 def cluster(settings: config.Settings) -> Iterator[config.Settings]:
-    """A running cluster: the embedded node, or the one OCTAVO_KUBECONFIG names. A node made for the tests goes again."""
+    """A running cluster: the embedded node, or that of OCTAVO_KUBECONFIG. A node made for the tests goes again."""
     if settings.kubeconfig is None and os.geteuid() != 0:
         pytest.fail(
             "the cluster tests bring up a node of their own and need root; or set OCTAVO_KUBECONFIG", pytrace=False
