@@ -25,7 +25,7 @@ demo-down: venv ## Remove what the demo made, and the cluster
 
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	$(PYTEST) tests/engine tests/operator tests/contract tests/gpu
-	$(PYTEST) tests/cluster
+	hack/with-cluster $(PYTEST) tests/cluster
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (seconds)
 	$(PYTEST) -q tests/engine/pure tests/operator tests/contract
@@ -34,7 +34,7 @@ test-engine: venv ## Run the engine's tests, with torch on the CPU
 	$(PYTEST) -q tests/engine
 
 test-cluster: venv ## Run the tests on the embedded node
-	$(PYTEST) tests/cluster
+	hack/with-cluster $(PYTEST) tests/cluster
 
 check: venv ## Check format, lint, types, import contracts and generated files
 	@hack/check
