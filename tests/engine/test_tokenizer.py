@@ -19,9 +19,9 @@ from tokenizers import decoders as backend_decoders
 from transformers import AutoTokenizer
 
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelNotFound, ModelUnsupported, RequestError
+from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from octavo_engine.tokenizer.from_gguf import _source
-from octavo_engine.tokenizer.gguf_metadata import read_metadata
 
 CORPUS = [
     "The capital of France is Paris.",
@@ -234,7 +234,7 @@ def test_a_damaged_gguf_header_is_refused(tmp_path_factory: pytest.TempPathFacto
     whole = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, len(key)) + key + struct.pack("<IQ", 8, 4) + b"gpt2"
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     path.write_bytes(whole)
-    assert read_metadata(path) == {key.decode(): "gpt2"}
+    assert GgufFile(path).metadata == {key.decode(): "gpt2"}
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(CheckpointInvalid):
         load_tokenizer(str(path))

@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
-from octavo_engine.tokenizer.gguf_metadata import read_metadata
+from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.tokenizer.pre_tokenizers import ignores_merges, pre_tokenizer
 from octavo_engine.tokenizer.source import TokenizerSource
 
@@ -23,7 +23,7 @@ _ENDS = ("eos", "eot", "eom")
 
 def read_gguf_tokenizer(path: Path) -> TokenizerSource:
     """Build the tokenizer; raises CheckpointInvalid for missing metadata, ModelUnsupported naming an unknown kind."""
-    metadata = {key.removeprefix("tokenizer."): value for key, value in read_metadata(path).items()}
+    metadata = {key.removeprefix("tokenizer."): value for key, value in GgufFile(path).metadata.items()}
     try:
         return _source(metadata)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
