@@ -14,6 +14,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine, Recorder
 from octavo_engine.errors import InvalidConfiguration, ModelUnsupported
 from octavo_engine.kernels.attention import Backend, choose
+from octavo_engine.kernels.cpu import library
 from octavo_engine.memory import CacheGeometry, device_cache_bytes, plan_blocks
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
@@ -150,9 +151,14 @@ def choose_backend(name: str, device: torch.device) -> Backend:
     """The attention kernels for a device, unless some are named."""
     if name == "triton" and device.type != "cuda":
         raise InvalidConfiguration("--attention-backend is triton, which needs a CUDA device; use torch")
-    if name == "auto":
-        return "triton" if device.type == "cuda" else "torch"
-    return "reference" if name == "reference" else "triton" if name == "triton" else "torch"
+    if name == "cpu" and (device.type != "cpu" or library.load() is None):
+        raise InvalidConfiguration("--attention-backend is cpu, which cannot run here (see the log); use auto or torch")
+    match name:
+        case "reference" | "torch" | "cpu" | "triton":
+            return name
+    if device.type == "cuda":
+        return "triton"
+    return "torch" if library.load() is None else "cpu"
 
 
 def choose_length(wanted: int | None, spec: ModelSpec) -> int:

@@ -33,8 +33,10 @@ class EngineConfig:
         "auto", "type of weights and cache; auto: the checkpoint's own (bfloat16 for quantized GGUF)"
     )
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: CUDA where there is one, else CPU")
-    attention_backend: Literal["auto", "reference", "torch", "triton"] = option(
-        "auto", "attention kernels; auto: triton on CUDA, torch on CPU; reference is the slow definition of correct"
+    attention_backend: Literal["auto", "reference", "torch", "cpu", "triton"] = option(
+        "auto",
+        "attention kernels; auto: triton on CUDA; on CPU cpu where its compiled kernels run, else torch;"
+        " reference is the slow definition of correct",
     )
     max_model_len: int | None = option(
         None, "longest sequence, prompt and output, in tokens; default: the model's", minimum=2

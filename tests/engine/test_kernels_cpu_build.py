@@ -10,7 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
+from octavo_engine.assembly import choose_backend
+from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.cpu import build, library
 
 pytestmark = pytest.mark.engine
@@ -88,3 +91,16 @@ def test_features_are_read_from_the_processor_itself(tmp_path: Path) -> None:
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx512f avx512bw fma\n")
     assert library.missing_features(cpuinfo) == ["avx512dq", "avx512vl", "avx512_bf16"]
     assert library.missing_features(tmp_path / "absent") == list(build.FEATURES)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_auto_is_the_best_that_runs(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "load", lambda: object() if runs else None)
+    cpu = torch.device("cpu")
+    assert choose_backend("auto", cpu) == ("cpu" if runs else "torch")
+    assert choose_backend("torch", cpu) == "torch"
+    if runs:
+        assert choose_backend("cpu", cpu) == "cpu"
+    else:
+        with pytest.raises(InvalidConfiguration, match="--attention-backend is cpu"):
+            choose_backend("cpu", cpu)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from octavo_engine.kernels.attention import Backend, choose
+from octavo_engine.kernels.cpu import library
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loading import load_model, open_checkpoint
 from paging import Pages, model_caches, prefill_logits
@@ -19,6 +20,8 @@ from tiny_models import VARIANTS, make_model, oracle_logits, save_model
 pytestmark = pytest.mark.engine
 TOLERANCE = 1e-4
 LENGTH = 45
+NO_CPU_KERNELS = pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")
+FAST = ["torch", pytest.param("cpu", marks=NO_CPU_KERNELS)]
 
 
 def load(path: Path, backend: Backend = "torch") -> Decoder:
@@ -34,7 +37,7 @@ def random_tokens(vocab: int, count: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(vocab, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("backend", ["reference", *FAST])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_equal_transformers(variant: str, backend: Backend, tmp_path: Path) -> None:
     model = make_model(variant)
@@ -46,18 +49,22 @@ def test_logits_equal_transformers(variant: str, backend: Backend, tmp_path: Pat
 
 @pytest.mark.parametrize("chunks", [[1] * LENGTH, [16, 16, 13], [15, 1, 1, 17, 11], [44, 1]], ids=str)
 @pytest.mark.parametrize("variant", ["llama", "mistral_window", "qwen2_window", "qwen3"])
-def test_chunks_give_the_logits_of_the_whole(variant: str, chunks: Sequence[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", FAST)
+def test_chunks_give_the_logits_of_the_whole(
+    backend: Backend, variant: str, chunks: Sequence[int], tmp_path: Path
+) -> None:
     model = make_model(variant)
-    decoder = load(save_model(model, tmp_path))
+    decoder = load(save_model(model, tmp_path), backend)
     tokens = random_tokens(decoder.spec.vocab, LENGTH)
     found = prefill_logits(decoder, tokens, chunks)
     torch.testing.assert_close(found, oracle_logits(model, tokens), atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("variant", ["llama", "mistral_window"])
-def test_a_mixed_step_gives_each_sequence_its_own_logits(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", FAST)
+def test_a_mixed_step_gives_each_sequence_its_own_logits(backend: Backend, variant: str, tmp_path: Path) -> None:
     model = make_model(variant)
-    decoder = load(save_model(model, tmp_path))
+    decoder = load(save_model(model, tmp_path), backend)
     lengths = [33, 5, 17, 40]
     texts = [random_tokens(decoder.spec.vocab, length, seed) for seed, length in enumerate(lengths)]
     pages = Pages.scattered(lengths, 16)

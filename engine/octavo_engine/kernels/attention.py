@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Backend = Literal["reference", "torch", "triton"]
+Backend = Literal["reference", "torch", "cpu", "triton"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,12 @@ class AttentionKernels:
 
 
 def choose(backend: Backend) -> AttentionKernels:
-    """The kernels of that name, imported on demand: Triton is not there on every machine."""
-    modules = {"reference": "torch_reference", "torch": "torch_paged", "triton": "triton_decode"}
+    """The kernels of that name, imported on demand: neither Triton nor the CPU's library is there on every machine."""
+    modules = {
+        "reference": "torch_reference",
+        "torch": "torch_paged",
+        "cpu": "cpu.attention",
+        "triton": "triton_decode",
+    }
     kernels: AttentionKernels = importlib.import_module(f"octavo_engine.kernels.{modules[backend]}").KERNELS
     return kernels

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
 from octavo_engine.kernels.linear import Projection
+from octavo_engine.kernels.pointwise import PointwiseKernels
 from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.layers import LayerWeights, StepContext, layer_forward, rms_norm
+from octavo_engine.model.layers import LayerWeights, StepContext, layer_forward
 from octavo_engine.model.rope import angles, inverse_frequencies
 
 
@@ -22,6 +23,7 @@ class Decoder:
 
     spec: ModelSpec
     kernels: AttentionKernels
+    pointwise: PointwiseKernels
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
@@ -42,11 +44,11 @@ class Decoder:
         """
         attends = self._prepare(layout, block_size=caches[0][0].shape[1])
         cos, sin = angles(layout.positions, self.frequencies, self.embedding.dtype)
-        step = StepContext(self.spec, self.kernels, cos, sin, layout.slots)
+        step = StepContext(self.spec, self.pointwise, self.pointwise.prepare_store(cos, sin, layout.slots))
         hidden = F.embedding(tokens, self.embedding)
         for layer, window, cache in zip(self.layers, self.spec.windows, caches, strict=True):
             hidden = layer_forward(hidden, layer, step, attends[window], cache)
-        return rms_norm(hidden, self.final_norm, self.spec.eps)
+        return self.pointwise.rms_norm(hidden, self.final_norm, self.spec.eps)
 
     def _prepare(self, layout: StepLayout, block_size: int) -> dict[int | None, Attend]:
         """The step's attention for each window that some layer has."""

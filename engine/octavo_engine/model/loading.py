@@ -12,6 +12,7 @@ from torch import Tensor
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.attention import AttentionKernels
 from octavo_engine.kernels.linear import choose_linear
+from octavo_engine.kernels.pointwise import choose_pointwise
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.decoder import Decoder
@@ -62,7 +63,7 @@ def load_model(
     parameters = parameters_of(spec)
     check_tensors(spec, parameters, source.shapes)
     weights = _read_parameters(parameters, source, dtype, device, on_progress)
-    return build_decoder(spec, weights, kernels, choose_linear(dtype, device))
+    return build_decoder(spec, weights, kernels, choose_linear(dtype, device), choose_pointwise(dtype, device))
 
 
 def _read_parameters(

@@ -43,8 +43,3 @@ def angles(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[
     turns = positions[:, None, None].float() * frequencies
     cos, sin = turns.cos(), turns.sin()
     return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn `[tokens, heads, head_dim]` by the angles."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)

@@ -15,6 +15,7 @@ from torch import Tensor
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.kernels.attention import AttentionKernels
 from octavo_engine.kernels.linear import LinearKernels, Projection
+from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers import LayerWeights
@@ -107,19 +108,27 @@ def _harmless(name: str, spec: ModelSpec) -> bool:
 
 
 def build_decoder(
-    spec: ModelSpec, weights: Mapping[str, Tensor], kernels: AttentionKernels, linear_kernels: LinearKernels
+    spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    kernels: AttentionKernels,
+    linear_kernels: LinearKernels,
+    pointwise: PointwiseKernels,
 ) -> Decoder:
     """A Decoder from the parameters named by `parameters_of`."""
 
     def projection(name: str) -> Projection:
         return linear_kernels.projection(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
+    def head_norms(layer: int) -> HeadNorms | None:
+        if not spec.qk_norm:
+            return None
+        return HeadNorms(weights[f"{layer}.query_norm"], weights[f"{layer}.key_norm"], spec.eps)
+
     layers = [
         LayerWeights(
             input_norm=weights[f"{layer}.input_norm"],
             qkv=projection(f"{layer}.qkv"),
-            query_norm=weights.get(f"{layer}.query_norm"),
-            key_norm=weights.get(f"{layer}.key_norm"),
+            head_norms=head_norms(layer),
             output=projection(f"{layer}.output"),
             mlp_norm=weights[f"{layer}.mlp_norm"],
             gate_up=linear_kernels.gated(weights[f"{layer}.gate_up.weight"], weights.get(f"{layer}.gate_up.bias")),
@@ -130,6 +139,7 @@ def build_decoder(
     return Decoder(
         spec=spec,
         kernels=kernels,
+        pointwise=pointwise,
         embedding=weights["embedding"],
         layers=tuple(layers),
         final_norm=weights["final_norm"],

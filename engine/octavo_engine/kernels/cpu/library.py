@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import subprocess
-from ctypes import c_int, c_int64, c_void_p
+from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -15,10 +15,18 @@ from octavo_engine.kernels.cpu.build import FEATURES, BuildFailed, built
 
 log = logging.getLogger(__name__)
 
-SIGNATURES = {
+SUFFIXES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+SIGNATURES: dict[str, tuple[type, ...]] = {
     # weight, x, stride, rows, residual, out, wide_out, threads
     "octavo_linear": (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int),
 }
+for _suffix in SUFFIXES.values():
+    # x, weight, out, rows, width, eps, threads
+    SIGNATURES[f"octavo_rms_norm_{_suffix}"] = (*[c_void_p] * 3, c_int64, c_int64, c_float, c_int)
+    # step, heads, query_norm, key_norm, keys, values, threads
+    SIGNATURES[f"octavo_store_heads_{_suffix}"] = (*[c_void_p] * 6, c_int)
+    # step, query, stride, keys, values, out, threads
+    SIGNATURES[f"octavo_decode_{_suffix}"] = (c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
 
 
 @cache

@@ -33,6 +33,27 @@ inline void store(Bf16* to, __m512 values, __mmask16 mask = 0xffff) {
     _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
 }
 
+// Products of numbers as they are stored, summed in float32: of bfloat16, two at a time.
+template <typename T>
+struct Dot;
+
+template <>
+struct Dot<float> {
+    static constexpr int64_t WIDTH = LANES;
+    static __m512 load(const float* from, int64_t left) { return octavo::load(from, lanes(0, left)); }
+    static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
+};
+
+template <>
+struct Dot<Bf16> {
+    static constexpr int64_t WIDTH = 2 * LANES;
+    static __m512bh load(const Bf16* from, int64_t left) {
+        const __mmask32 mask = left >= WIDTH ? 0xffffffffu : (1u << left) - 1;
+        return reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, from));
+    }
+    static __m512 add(__m512 sum, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(sum, a, b); }
+};
+
 // e to the x, to about one unit in the last place; 0 for -inf. x = n ln 2 + r, and a polynomial for e to the r.
 inline __m512 exponential(__m512 x) {
     x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);  // the result is 0 from there on; -inf stays out, NaN stays NaN
