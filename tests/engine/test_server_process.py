@@ -89,12 +89,12 @@ def test_a_second_signal_ends_it_at_once(server: ServingProcess) -> None:
 
 
 def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path) -> None:
-    server = start(smollm2_gguf, *SMALL)
-    server.until(lambda: re.search(r"management on http", server.output), "the management port is open")
-    assert server.management("/readyz").text == "starting"
-    assert server.management("/livez").status_code == 200
-    server.process.send_signal(signal.SIGTERM)
-    assert server.exit_code() == 0
+    with start(smollm2_gguf, *SMALL) as server:
+        server.until(lambda: re.search(r"management on http", server.output), "the management port is open")
+        assert server.management("/readyz").text == "starting"
+        assert server.management("/livez").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.exit_code() == 0
 
 
 @pytest.mark.parametrize(
@@ -110,18 +110,20 @@ def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path) -
     ],
 )
 def test_what_prevents_a_start_is_one_line(smollm2_gguf: Path, model: str, flags: tuple[str, ...], reason: str) -> None:
-    server = start(model.format(gguf=smollm2_gguf), *flags)
-    assert server.exit_code() == 2
-    assert server.output.splitlines()[-1].startswith(f"{reason}: ")
-    assert "Traceback" not in server.output
+    with start(model.format(gguf=smollm2_gguf), *flags) as server:
+        assert server.exit_code() == 2
+        assert server.output.splitlines()[-1].startswith(f"{reason}: ")
+        assert "Traceback" not in server.output
 
 
 def test_a_taken_port_is_known_before_loading(smollm2_gguf: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = start(smollm2_gguf, f"--port={taken.getsockname()[1]}")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        start(smollm2_gguf, f"--port={taken.getsockname()[1]}") as server,
+    ):
         assert server.exit_code() == 2
-    assert server.output.splitlines()[-1].startswith("InvalidConfiguration: --port: ")
-    assert "weights" not in server.output
+        assert server.output.splitlines()[-1].startswith("InvalidConfiguration: --port: ")
+        assert "weights" not in server.output
 
 
 def test_the_reason_goes_to_the_termination_log(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import httpx
 
@@ -25,6 +25,15 @@ class ServingProcess:
 
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind, whatever the test has come to."""
+        self.process.kill()
+        self.process.wait(DEADLINE_SECONDS)
+        self.log.close()
 
     @property
     def output(self) -> str:
@@ -74,11 +83,6 @@ def start(model: Path | str, *flags: str, environment: dict[str, str] | None = N
 @contextmanager
 def serving_process(model: Path, *flags: str) -> Iterator[ServingProcess]:
     """A server that is ready, and is gone afterwards."""
-    server = start(model, *flags)
-    try:
+    with start(model, *flags) as server:
         server.until(lambda: " serving " in server.output, "it serves", START_SECONDS)
         yield server
-    finally:
-        server.process.kill()
-        server.process.wait(DEADLINE_SECONDS)
-        server.log.close()

@@ -70,6 +70,8 @@ def api_listener(app: ASGIApp) -> Listener:
 
 def start_management(app: ASGIApp, bound: socket.socket) -> Listener:
     """Serve `app` in a thread and a loop of its own, so that probes answer while the API is busy or not there yet."""
+    # From here on a probe waits in the socket's queue; it is not refused because the thread has only just started.
+    bound.listen()
     listener = _listener(app, "h11")
     threading.Thread(target=listener.run, args=([bound],), name="octavo-management", daemon=True).start()
     return listener
