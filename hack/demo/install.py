@@ -34,6 +34,9 @@ def everything(settings: Settings) -> None:
         release(settings, "octavo-crds", "charts/octavo-crds")
         release(settings, "octavo-operator", "charts/octavo-operator", **operator_values(engine, operator, NAMESPACE))
     with step("kubectl apply -f examples/smollm2.yaml"):
+        # The story begins with one pod, also when it was told before.
+        gone = ("delete", "osvc", SERVICE, "--ignore-not-found", "--cascade=foreground", "--timeout=90s")
+        addons.kubectl(settings, "-n", NAMESPACE, *gone, timeout=100)
         addons.kubectl(settings, "-n", NAMESPACE, "apply", "-f", str(CHECKOUT / "examples" / "smollm2.yaml"))
 
 

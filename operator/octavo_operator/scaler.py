@@ -51,6 +51,11 @@ class Entry:
     published_at: float = 0.0
     load_seconds: float | None = None
 
+    @property
+    def uid(self) -> str:
+        """Which resource of its name this is."""
+        return uid_of(self.observed)
+
 
 class Scaler:
     """Telemetry and replica counts of all services.
@@ -71,6 +76,10 @@ class Scaler:
     def observe(self, key: Key, spec: Spec, observed: Observed) -> Telemetry:
         """Takes note of a service as it is now, and tells what is known of its load."""
         entry = self._entries.get(key)
+        if entry is not None and entry.uid != uid_of(observed):
+            # Deleted and made again before its end was seen: the namesake has learned nothing and wants nothing yet.
+            self.forget(key)
+            entry = None
         if entry is None:
             kept = observed.resource.get("status", {}).get("scaling", {}).get("decisions", [])
             entry = self._entries[key] = Entry(spec, observed, decisions=list(kept))
@@ -121,6 +130,11 @@ class Scaler:
             wall = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             entry.decisions = [decision_record(decision, wall), *entry.decisions][:KEPT_DECISIONS]
         return decision.changed
+
+
+def uid_of(observed: Observed) -> str:
+    """Which resource of its name this is."""
+    return str(observed.resource.get("metadata", {}).get("uid", ""))
 
 
 def _kept(before: Decision, latest: Decision) -> Decision:

@@ -242,6 +242,25 @@ async def test_an_operator_restart_keeps_count_and_history():
     assert world.cluster.resource["status"]["scaling"] == before
 
 
+async def test_a_namesake_made_anew_inherits_no_count_and_no_history():
+    """A namespace can go and come back while the operator is forbidden to look."""
+    world = World(scaled())
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    world.loads.answer = busy(9)
+    await world.settle()
+    await world.tick(2)
+    await world.settle()
+    assert world.replicas == 2
+    remade = scaled()
+    remade["metadata"]["uid"] = "another"
+    world.cluster.resource, world.cluster.pods = remade, []
+    world.cluster.children.clear()
+    await world.settle()
+    assert world.replicas == 1
+    assert not world.cluster.resource["status"].get("scaling", {}).get("decisions")
+
+
 async def test_the_victim_is_marked_before_the_count_is_lowered():
     world = World(scaled(minReplicas=1))
     await world.settle()
