@@ -36,6 +36,9 @@ def both_serve(settings: Settings) -> bool:
     """Print where things stand; True once two pods are ready and each has generated its share."""
     status = resource(settings).get("status", {})
     counters = query(f"octavo_generation_tokens_total{_SELECT}")
+    if not counters:
+        note("  Prometheus has not scraped the pod yet")
+        return False
     tokens = {item["metric"]["pod"]: float(item["value"][1]) for item in counters}
     waiting, running = (
         number(f"sum(octavo_requests_waiting{_SELECT})"),
