@@ -31,9 +31,15 @@ def kubectl(arguments: list[str]) -> int:
 
 
 def helm(arguments: list[str]) -> int:
-    """Entry point of hack/helm."""
+    """Entry point of hack/helm. Charts can be linted and rendered without a cluster; never against another one."""
     settings = Settings.from_environment()
-    return guarded(lambda: _become(settings, binaries.installed(settings, config.HELM_MODULE), arguments))
+
+    def act() -> int:
+        place = settings.admin_kubeconfig
+        os.environ["KUBECONFIG"] = str(place if place.exists() else os.devnull)
+        return _exec(binaries.installed(settings, config.HELM_MODULE), arguments)
+
+    return guarded(act)
 
 
 def promtool(arguments: list[str]) -> int:
