@@ -22,8 +22,8 @@ from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.manifests import DEPLOYMENT, DISRUPTION_BUDGET, POD_MONITOR, SERVICE
 from octavo_operator.metrics import Metrics
-from octavo_operator.names import Key
-from octavo_operator.observed import Kind, Observed, read_pod, read_workload
+from octavo_operator.names import Key, Kind
+from octavo_operator.observed import Observed, read_pod, read_workload
 from octavo_operator.plan import VICTIM_COST, Apply, MarkVictim, Step
 
 Object = dict[str, Any]

@@ -23,6 +23,9 @@ CONTAINER = "engine"
 API_PORT, API_PORT_NAME = 8000, "api"
 MANAGEMENT_PORT, MANAGEMENT_PORT_NAME = 8001, "management"
 
+Kind = tuple[str, str]
+"""apiVersion and kind."""
+
 MAX_LABEL = 63
 _DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _HASH_LENGTH = 8

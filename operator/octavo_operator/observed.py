@@ -12,10 +12,8 @@ from enum import Enum
 from typing import Any
 
 from octavo_operator import names
+from octavo_operator.names import Kind
 from octavo_operator.spec import ACCELERATOR
-
-Kind = tuple[str, str]
-"""apiVersion and kind."""
 
 
 class Ownership(Enum):

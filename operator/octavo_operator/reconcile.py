@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from octavo_operator import manifests, status
 from octavo_operator.errors import ApiError, Conflict, Refused, SpecError
-from octavo_operator.monitoring import pod_monitor
+from octavo_operator.manifests import pod_monitor
 from octavo_operator.names import Key
 from octavo_operator.observed import Cause, Observed
 from octavo_operator.plan import Plan, Step, make_plan

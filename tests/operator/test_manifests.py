@@ -5,7 +5,7 @@ import re
 import pytest
 
 from octavo_operator import engine_args, manifests, names
-from octavo_operator.monitoring import pod_monitor
+from octavo_operator.manifests import pod_monitor
 from octavo_operator.spec import read_spec
 from operator_samples import IMAGE, UID, resource, spec_of
 

@@ -1,9 +1,9 @@
-"""Spec -> the objects that Prometheus Operator reads. Pure."""
+"""Spec -> the objects that Prometheus Operator reads."""
 
 from __future__ import annotations
 
 from octavo_operator import names
-from octavo_operator.manifests import POD_MONITOR, Manifest, metadata
+from octavo_operator.manifests.child import POD_MONITOR, Manifest, metadata
 from octavo_operator.spec import Spec
 
 _POD_LABEL = "__meta_kubernetes_pod_label_" + names.SERVICE_LABEL.replace(".", "_").replace("/", "_")

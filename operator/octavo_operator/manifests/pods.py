@@ -1,51 +1,10 @@
-"""Spec -> child objects, as plain values. Pure: no client, no clock, no look at what exists.
-
-Each manifest holds exactly the fields Octavo owns; server-side apply leaves every other field to others.
-"""
+"""The Deployment of engine pods and their template."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any
-
 from octavo_operator import engine_args, names
+from octavo_operator.manifests.child import DEPLOYMENT, Manifest, metadata
 from octavo_operator.spec import Spec
-
-Manifest = dict[str, Any]
-
-DEPLOYMENT = ("apps/v1", "Deployment")
-SERVICE = ("v1", "Service")
-DISRUPTION_BUDGET = ("policy/v1", "PodDisruptionBudget")
-POD_MONITOR = ("monitoring.coreos.com/v1", "PodMonitor")
-
-
-def metadata(resource: Manifest, extra_labels: dict[str, str] | None = None) -> Manifest:
-    """Metadata of a child: our labels, and an owner reference so that it goes with the parent without a finalizer."""
-    parent = resource["metadata"]
-    return {
-        "name": names.child_name(parent["name"]),
-        "namespace": parent["namespace"],
-        "labels": (extra_labels or {}) | names.own_labels(parent["name"]),
-        "annotations": {names.PARENT_ANNOTATION: parent["name"]},
-        "ownerReferences": [
-            {
-                "apiVersion": names.API_VERSION,
-                "kind": names.KIND,
-                "name": parent["name"],
-                "uid": parent["uid"],
-                "controller": True,
-            }
-        ],
-    }
-
-
-def sealed(manifest: Manifest) -> Manifest:
-    """The manifest with the hash of itself as an annotation: a field we stop setting changes it, and so is noticed."""
-    text = json.dumps(manifest, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    head = manifest["metadata"]
-    return manifest | {"metadata": head | {"annotations": head["annotations"] | {names.RENDERED_ANNOTATION: digest}}}
 
 
 def deployment(resource: Manifest, spec: Spec, image: str, replicas: int) -> Manifest:
@@ -138,34 +97,3 @@ def _volumes(spec: Spec) -> list[tuple[Manifest, Manifest]]:
         keys = {"name": "keys", "mountPath": engine_args.KEYS_DIRECTORY, "readOnly": True}
         pairs.append(({"name": "keys", "secret": secret}, keys))
     return pairs
-
-
-def service(resource: Manifest) -> Manifest:
-    """The Service of the API port; the management port stays reachable by pod address only."""
-    port = {"name": names.API_PORT_NAME, "port": names.API_PORT, "targetPort": names.API_PORT_NAME, "protocol": "TCP"}
-    return {
-        "apiVersion": SERVICE[0],
-        "kind": SERVICE[1],
-        "metadata": metadata(resource),
-        "spec": {"type": "ClusterIP", "selector": names.selector_labels(resource["metadata"]["name"]), "ports": [port]},
-    }
-
-
-def disruption_budget(resource: Manifest) -> Manifest:
-    """One replica at a time may be evicted; one that does not serve anyway may always be."""
-    return {
-        "apiVersion": DISRUPTION_BUDGET[0],
-        "kind": DISRUPTION_BUDGET[1],
-        "metadata": metadata(resource),
-        "spec": {
-            "maxUnavailable": 1,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": names.selector_labels(resource["metadata"]["name"])},
-        },
-    }
-
-
-def url(resource: Manifest) -> str:
-    """Where clients inside the cluster find the API."""
-    head = resource["metadata"]
-    return f"http://{names.child_name(head['name'])}.{head['namespace']}.svc:{names.API_PORT}"

@@ -1,0 +1,34 @@
+"""Spec -> child objects, as plain values. Pure: no client, no clock, no look at what exists.
+
+Each manifest holds exactly the fields Octavo owns; server-side apply leaves every other field to others.
+"""
+
+from octavo_operator.manifests.availability import disruption_budget
+from octavo_operator.manifests.child import (
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    POD_MONITOR,
+    SERVICE,
+    Manifest,
+    metadata,
+    sealed,
+)
+from octavo_operator.manifests.monitoring import pod_monitor
+from octavo_operator.manifests.network import service, url
+from octavo_operator.manifests.pods import deployment, pod_template
+
+__all__ = [
+    "DEPLOYMENT",
+    "DISRUPTION_BUDGET",
+    "POD_MONITOR",
+    "SERVICE",
+    "Manifest",
+    "deployment",
+    "disruption_budget",
+    "metadata",
+    "pod_monitor",
+    "pod_template",
+    "sealed",
+    "service",
+    "url",
+]

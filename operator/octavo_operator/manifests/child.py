@@ -1,0 +1,45 @@
+"""What every child has: its kind, its metadata with the owner reference, and the seal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from octavo_operator import names
+from octavo_operator.names import Kind
+
+Manifest = dict[str, Any]
+
+DEPLOYMENT: Kind = ("apps/v1", "Deployment")
+SERVICE: Kind = ("v1", "Service")
+DISRUPTION_BUDGET: Kind = ("policy/v1", "PodDisruptionBudget")
+POD_MONITOR: Kind = ("monitoring.coreos.com/v1", "PodMonitor")
+
+
+def metadata(resource: Manifest, extra_labels: dict[str, str] | None = None) -> Manifest:
+    """Metadata of a child: our labels, and an owner reference so that it goes with the parent without a finalizer."""
+    parent = resource["metadata"]
+    return {
+        "name": names.child_name(parent["name"]),
+        "namespace": parent["namespace"],
+        "labels": (extra_labels or {}) | names.own_labels(parent["name"]),
+        "annotations": {names.PARENT_ANNOTATION: parent["name"]},
+        "ownerReferences": [
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": parent["name"],
+                "uid": parent["uid"],
+                "controller": True,
+            }
+        ],
+    }
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """The manifest with the hash of itself as an annotation: a field we stop setting changes it, and so is noticed."""
+    text = json.dumps(manifest, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    head = manifest["metadata"]
+    return manifest | {"metadata": head | {"annotations": head["annotations"] | {names.RENDERED_ANNOTATION: digest}}}
