@@ -1,19 +1,15 @@
-"""What the cluster has for one service: raw objects read into small values. Pure: no client, no clock.
-
-`Cause` is the heart of it: why a pod is not ready, in one word a person can act on and the cluster's own words.
-"""
+"""What the cluster has for one service: raw objects read into small values. Pure: no client, no clock."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from octavo_operator import names
+from octavo_operator.causes import UNSCHEDULABLE, Cause, pod_cause, workload_cause
 from octavo_operator.names import Kind
-from octavo_operator.spec import ACCELERATOR
 
 
 class Ownership(Enum):
@@ -23,19 +19,6 @@ class Ownership(Enum):
     OURS = "ours"
     LEFTOVER = "leftover"  # of a deleted service of the same name: the garbage collector will take it
     FOREIGN = "foreign"
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why something is not as it should be.
-
-    Attributes:
-        final: waiting does not help, a person must change something.
-    """
-
-    reason: str
-    message: str
-    final: bool
 
 
 @dataclass(frozen=True)
@@ -94,20 +77,6 @@ class Observed:
         return self.workload is not None and self.workload.rolling
 
 
-UNSCHEDULABLE = frozenset({"Unschedulable", "InsufficientAccelerator", "PvcNotFound", "PvcPending"})
-_IMAGE_REASONS = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
-)
-
-ENGINE_REASONS = (
-    *("InvalidConfiguration", "ModelNotFound", "ModelUnsupported", "CheckpointInvalid"),
-    "InsufficientMemory",
-)
-"""First word of the termination message of an engine that cannot start. Log lines look alike: only these count."""
-
-_ENGINE_REASON = re.compile(rf"^({'|'.join(ENGINE_REASONS)}): (.{{1,800}})", re.MULTILINE)
-
-
 def ownership(live: dict[str, Any] | None, parent: dict[str, Any]) -> Ownership:
     """Whose `live` is, by its controller reference alone: labels and names prove nothing."""
     if live is None:
@@ -127,19 +96,13 @@ def ownership(live: dict[str, Any] | None, parent: dict[str, Any]) -> Ownership:
 def read_workload(live: dict[str, Any]) -> Workload:
     """Reads a Deployment."""
     status = live.get("status", {})
-    conditions = {item["type"]: item for item in status.get("conditions", ())}
-    cause = None
-    if (refused := conditions.get("ReplicaFailure", {})).get("status") == "True":
-        cause = Cause("PodsRefused", f"the API server refuses the pods: {refused.get('message', '')}", final=True)
-    elif conditions.get("Progressing", {}).get("reason") == "ProgressDeadlineExceeded":
-        cause = Cause("StartupTimeout", "the new replica did not serve within startupSeconds; see its log", final=True)
     return Workload(
         desired=live["spec"].get("replicas", 1),
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         current=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 1),
-        cause=cause,
+        cause=workload_cause(live),
     )
 
 
@@ -154,58 +117,6 @@ def read_pod(live: dict[str, Any]) -> Pod:
         ready=ready and "deletionTimestamp" not in meta,
         terminating="deletionTimestamp" in meta,
         finished=status.get("phase") in ("Failed", "Succeeded"),
-        cause=None if ready else _pod_cause(status, conditions),
+        cause=None if ready else pod_cause(live),
         deletion_cost=meta.get("annotations", {}).get(names.DELETION_COST),
-    )
-
-
-def _pod_cause(status: dict[str, Any], conditions: dict[str, dict[str, Any]]) -> Cause | None:
-    if status.get("phase") == "Failed" and status.get("reason"):
-        return Cause(status["reason"], status.get("message", "the pod failed"), final=False)
-    scheduled = conditions.get("PodScheduled", {})
-    if scheduled.get("status") == "False":
-        return _scheduling_cause(scheduled.get("message", ""))
-    for container in status.get("containerStatuses", ()):
-        if cause := _container_cause(container):
-            return cause
-    return None
-
-
-def _scheduling_cause(words: str) -> Cause:
-    """The scheduler's words with the word for what is missing."""
-    if "persistentvolumeclaim" in words and "not found" in words:
-        return Cause("PvcNotFound", f"create the claim that model.source names: {words}", final=True)
-    if "unbound immediate PersistentVolumeClaims" in words:
-        return Cause("PvcPending", f"the model's claim has no volume yet: {words}", final=False)
-    if f"Insufficient {ACCELERATOR}" in words:
-        return Cause("InsufficientAccelerator", f"no node has a free accelerator: {words}", final=False)
-    return Cause("Unschedulable", f"no node takes the pod: {words}", final=False)
-
-
-def _container_cause(container: dict[str, Any]) -> Cause | None:
-    waiting = container.get("state", {}).get("waiting", {})
-    reason, message = waiting.get("reason", ""), waiting.get("message", "")
-    if reason in _IMAGE_REASONS:
-        return Cause("ImagePullFailed", f"image {container.get('image', '')}: {message or reason}", final=True)
-    if reason == "CreateContainerConfigError":
-        return Cause("ConfigurationMissing", f"something the pod refers to is not there: {message}", final=True)
-    if reason in ("CreateContainerError", "RunContainerError"):
-        return Cause("ContainerStartFailed", message or reason, final=True)
-    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
-    return _exit_cause(ended, container.get("restartCount", 0)) if ended else None
-
-
-def _exit_cause(ended: dict[str, Any], restarts: int) -> Cause | None:
-    """Why the engine's last run ended: its own words where it left any."""
-    if ended.get("reason") == "OOMKilled":
-        return Cause("ContainerOOMKilled", "the engine used more than its memory limit: raise resources.limits.memory "
-                     "or lower engine.kvCacheMemoryBytes", final=True)  # fmt: skip
-    if ended.get("exitCode") == 0:
-        return None
-    message = ended.get("message", "").strip()
-    if found := _ENGINE_REASON.search(message):
-        return Cause(found[1], found[2], final=True)
-    tail = message[-400:] or "it left no message; see its log"
-    return Cause(
-        "CrashLoop", f"the engine exited with {ended.get('exitCode')} ({restarts} restarts): {tail}", final=True
     )

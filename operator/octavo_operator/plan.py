@@ -8,9 +8,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from octavo_operator import names
+from octavo_operator.causes import Cause
 from octavo_operator.manifests import Manifest
 from octavo_operator.names import Kind
-from octavo_operator.observed import Cause, Observed, Ownership, ownership
+from octavo_operator.observed import Observed, Ownership, ownership
 
 VICTIM_COST = "-1"
 

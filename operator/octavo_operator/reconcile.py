@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from octavo_operator import manifests, status
+from octavo_operator.causes import Cause
 from octavo_operator.errors import ApiError, Conflict, Refused, SpecError
 from octavo_operator.manifests import pod_monitor
 from octavo_operator.names import Key
-from octavo_operator.observed import Cause, Observed
+from octavo_operator.observed import Observed
 from octavo_operator.plan import Plan, Step, make_plan
 from octavo_operator.scaler import Scaler
 from octavo_operator.spec import Spec, read_spec

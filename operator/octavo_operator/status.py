@@ -12,8 +12,9 @@ from typing import Any
 
 from octavo_operator import engine_args, names
 from octavo_operator.autoscaling import Decision, Limit
+from octavo_operator.causes import Cause
 from octavo_operator.manifests import url
-from octavo_operator.observed import Cause, Observed
+from octavo_operator.observed import Observed
 from octavo_operator.spec import Spec
 
 Condition = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from octavo_engine import config as engine_config
 from octavo_engine import errors as engine_errors
 from octavo_operator import cel, engine_args
-from octavo_operator.observed import ENGINE_REASONS
+from octavo_operator.causes import ENGINE_REASONS
 from octavo_operator.spec import Engine, read_spec
 from operator_samples import resource
 

@@ -4,8 +4,9 @@ import pytest
 
 from octavo_operator import status
 from octavo_operator.autoscaling import Limit
+from octavo_operator.causes import Cause
 from octavo_operator.manifests import DEPLOYMENT
-from octavo_operator.observed import Cause, Observed, read_pod, read_workload
+from octavo_operator.observed import Observed, read_pod, read_workload
 from octavo_operator.spec import read_spec
 from octavo_operator.status import QueueFigures, Telemetry
 from operator_samples import NOW, crashed, live_deployment, observed, pod, resource, unscheduled, waiting
