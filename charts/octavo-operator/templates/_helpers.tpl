@@ -1,7 +1,8 @@
 {{- define "octavo.name" -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- end }}
 
+{{- /* Never changed: a Deployment's selector cannot be, so an upgrade from any release depends on it. */ -}}
 {{- define "octavo.selector" -}}
 app.kubernetes.io/name: octavo-operator
 app.kubernetes.io/instance: {{ include "octavo.name" . }}
@@ -11,39 +12,16 @@ app.kubernetes.io/instance: {{ include "octavo.name" . }}
 {{ include "octavo.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "octavo.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ default $.Chart.AppVersion .tag }}{{ end }}
+{{- end -}}
 {{- end }}
 
 {{- /* Namespaces that are served, as a JSON list. */ -}}
 {{- define "octavo.namespaces" -}}
 {{- default (list .Release.Namespace) .Values.namespaces | sortAlpha | toJson -}}
-{{- end }}
-
-{{- /*
-What the operator may do where it serves. Each verb is one it uses, each use has its verb; a test compares this list
-with the audit log. No Secret, no pod creation, no exec, no roles.
-*/ -}}
-{{- define "octavo.rules" -}}
-- apiGroups: [octavo.dev]
-  resources: [inferenceservices]
-  verbs: [get, list, watch]
-- apiGroups: [octavo.dev]
-  resources: [inferenceservices/status]
-  verbs: [patch]
-- apiGroups: [apps]
-  resources: [deployments]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [""]
-  resources: [services]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [policy]
-  resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [monitoring.coreos.com]
-  resources: [podmonitors]
-  verbs: [get, create, patch]
-# Patch: the deletion cost of the replica that goes first when the count is lowered.
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [list, watch, patch]
 {{- end }}
