@@ -41,7 +41,7 @@ CAUSES = [
     (crashed("ModelNotFound: /models/x does not exist"), "ModelNotFound", True, "/models/x does not exist"),
     (crashed("log line\nCheckpointInvalid: header is cut\n"), "CheckpointInvalid", True, "header is cut"),
     (crashed("Traceback: something"), "CrashLoop", True, "something"),
-    (crashed(""), "CrashLoop", True, "see its log"),
+    (crashed(""), "CrashLoop", True, "kubectl logs --previous"),
     (unscheduled(NO_GPU), "InsufficientAccelerator", False, "3 Insufficient nvidia.com/gpu"),
     (unscheduled("0/1 nodes are available: 1 Insufficient memory."), "Unschedulable", False, "Insufficient memory"),
     (unscheduled('persistentvolumeclaim "models" not found'), "PvcNotFound", True, '"models"'),

@@ -1,0 +1,22 @@
+"""Why a replica is not as it should be: raw objects of the cluster -> one word a person can act on. Pure.
+
+Each message says first what to do and then what the cluster said; `final` parts what needs a person from what needs
+time.
+"""
+
+from octavo_operator.causes.cause import Cause
+from octavo_operator.causes.containers import ENGINE_REASONS, FETCH_REASONS
+from octavo_operator.causes.pods import pod_cause, unexplained
+from octavo_operator.causes.scheduling import UNSCHEDULABLE
+from octavo_operator.causes.workloads import job_cause, workload_cause
+
+__all__ = [
+    "ENGINE_REASONS",
+    "FETCH_REASONS",
+    "UNSCHEDULABLE",
+    "Cause",
+    "job_cause",
+    "pod_cause",
+    "unexplained",
+    "workload_cause",
+]
