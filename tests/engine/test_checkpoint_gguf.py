@@ -17,7 +17,7 @@ from octavo_engine.errors import CheckpointInvalid, ModelUnsupported, StartupErr
 from octavo_engine.kernels.attention import choose
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_source import LAYER, TOP
+from octavo_engine.model.gguf_tensors import LAYER, TOP
 from octavo_engine.model.gguf_spec import ARCHITECTURES
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.rope import inverse_frequencies
@@ -134,7 +134,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_the_header_reader_agrees_with_the_library(smollm2_gguf: Path) -> None:
-    ours, theirs = GgufFile(smollm2_gguf), gguf.GGUFReader(smollm2_gguf)
+    ours, theirs = GgufFile.open(smollm2_gguf), gguf.GGUFReader(smollm2_gguf)
     for tensor in theirs.tensors:
         info = ours.tensors[tensor.name]
         assert (info.shape, info.kind) == (tuple(reversed(tensor.shape.tolist())), tensor.tensor_type.value)

@@ -234,7 +234,7 @@ def test_a_damaged_gguf_header_is_refused(tmp_path_factory: pytest.TempPathFacto
     whole = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, len(key)) + key + struct.pack("<IQ", 8, 4) + b"gpt2"
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     path.write_bytes(whole)
-    assert GgufFile(path).metadata == {key.decode(): "gpt2"}
+    assert GgufFile.open(path).metadata == {key.decode(): "gpt2"}
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     with pytest.raises(CheckpointInvalid):
         load_tokenizer(str(path))

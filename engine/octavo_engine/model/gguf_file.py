@@ -1,7 +1,8 @@
 """The GGUF container: its metadata and where each tensor lies. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-Reads the header in one pass over a memory map (the reference reader builds an array per string: seconds for a
-vocabulary). Every length is checked against the file's size before it is used, so a damaged file cannot ask for memory.
+Reads the header in one pass (the reference reader builds an array per string: seconds for a vocabulary), from a memory
+map or from anything else that gives bytes by position. Every length is checked against the file's size before it is
+used, so a damaged file cannot ask for memory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from octavo_engine.errors import CheckpointInvalid
 
@@ -34,24 +35,36 @@ class TensorInfo:
     offset: int  # bytes from the start of the file
 
 
-class GgufFile:
-    """A GGUF file's header: `metadata` by key, `tensors` by name; `data` is the mapped file."""
+class FileBytes(Protocol):
+    """A whole file, of which parts are taken by position."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with path.open("rb") as file:
-            try:
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants it writable
-            except ValueError:
-                raise self.invalid("the file is empty") from None
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
+class GgufFile:
+    """A GGUF file's header: `metadata` by key, `tensors` by name; `data` is the file's content."""
+
+    def __init__(self, name: str, data: FileBytes) -> None:
+        self.name, self.data, self._size = name, data, len(data)
         try:
             self._read_header()
         except (struct.error, UnicodeDecodeError, RecursionError) as error:
             raise self.invalid(f"the header is damaged: {error}") from None
 
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Map a file and read its header; raises CheckpointInvalid."""
+        with path.open("rb") as file:
+            try:
+                return cls(path.name, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))  # torch wants it writable
+            except ValueError:
+                raise CheckpointInvalid(f"{path.name}: the file is empty") from None
+
     def invalid(self, problem: str) -> CheckpointInvalid:
         """An error that names the file."""
-        return CheckpointInvalid(f"{self.path.name}: {problem}")
+        return CheckpointInvalid(f"{self.name}: {problem}")
 
     def _read_header(self) -> None:
         self._at = 0
@@ -75,20 +88,19 @@ class GgufFile:
             raise self.invalid("a tensor is there twice")
 
     def _bytes(self, size: int) -> bytes:
-        if size > len(self.data) - self._at:
+        if size > self._size - self._at:
             raise self.invalid("the header is truncated")
         self._at += size
         return self.data[self._at - size : self._at]
 
     def _scalar(self, format: str) -> Any:
-        (value,) = struct.unpack_from(format, self.data, self._at)
-        self._at += struct.calcsize(format)
+        (value,) = struct.unpack(format, self._bytes(struct.calcsize(format)))
         return value
 
     def _count(self) -> int:
         """A number of things that each take at least a byte."""
         count: int = self._scalar("<Q")
-        if count > len(self.data) - self._at:
+        if count > self._size - self._at:
             raise self.invalid(f"the header claims {count} entries, more than the file has room for")
         return count
 

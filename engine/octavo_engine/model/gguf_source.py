@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 
 import torch
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize as library_dequantize
 from torch import Tensor
 
-from octavo_engine.errors import ModelUnsupported
 from octavo_engine.kernels import dequant
 from octavo_engine.model.architecture import ModelSpec, family_of
-from octavo_engine.model.gguf_file import GgufFile, TensorInfo
-from octavo_engine.model.gguf_spec import ROPE_FACTORS
+from octavo_engine.model.gguf_file import GgufFile
+from octavo_engine.model.gguf_tensors import KINDS, block_size, stored_bytes, tensors_of
 
-KINDS = {
-    kind.value: kind
-    for kind in (
-        GGMLQuantizationType.F32,
-        GGMLQuantizationType.F16,
-        GGMLQuantizationType.BF16,
-        GGMLQuantizationType.Q4_0,
-        GGMLQuantizationType.Q4_1,
-        GGMLQuantizationType.Q5_0,
-        GGMLQuantizationType.Q5_1,
-        GGMLQuantizationType.Q8_0,
-        GGMLQuantizationType.Q2_K,
-        GGMLQuantizationType.Q3_K,
-        GGMLQuantizationType.Q4_K,
-        GGMLQuantizationType.Q5_K,
-        GGMLQuantizationType.Q6_K,
-    )
-}
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SLICE_WEIGHTS = 1 << 17
-TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-LAYER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-
-
-def translate(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor; a name without a counterpart stays, and is reported as one too many."""
-    if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name):
-        layer, part, kind = match.groups()
-        return f"model.layers.{layer}.{LAYER[part]}.{kind}" if part in LAYER else name
-    stem, _, kind = name.rpartition(".")
-    return f"{TOP[stem]}.{kind}" if stem in TOP else name
 
 
 class GgufSource:
@@ -67,21 +23,8 @@ class GgufSource:
 
     def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
         self._file, self._spec = file, spec
-        self._tensors = {translate(name): info for name, info in file.tensors.items() if name != ROPE_FACTORS}
-        self._sizes = {name: self._stored_bytes(info) for name, info in self._tensors.items()}
-
-    def _stored_bytes(self, info: TensorInfo) -> int:
-        """Bytes in the file; checks the type, the row length and that the data lies within the file."""
-        if info.kind not in KINDS:
-            supported = ", ".join(kind.name for kind in KINDS.values())
-            raise ModelUnsupported(f"tensor {info.name} has ggml type {info.kind}; supported are {supported}")
-        elements, size = block_size(KINDS[info.kind])
-        if info.shape[-1] % elements:
-            raise self._file.invalid(f"tensor {info.name} has rows of {info.shape[-1]}, not a multiple of {elements}")
-        total = math.prod(info.shape) // elements * size
-        if info.offset + total > len(self._file.data):
-            raise self._file.invalid(f"tensor {info.name} is truncated: it ends past the end of the file")
-        return total
+        self._tensors = tensors_of(file)
+        self._sizes = {name: stored_bytes(file, info) for name, info in self._tensors.items()}
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -115,12 +58,6 @@ def decode(raw: Tensor, kind: GGMLQuantizationType, dtype: torch.dtype) -> Tenso
     for start in range(0, len(blocks), step):
         weights[start : start + step] = _dequantize(blocks[start : start + step], kind)
     return weights.flatten()
-
-
-def block_size(kind: GGMLQuantizationType) -> tuple[int, int]:
-    """Weights and bytes of one block."""
-    elements, size = GGML_QUANT_SIZES[kind]
-    return int(elements), int(size)
 
 
 def _dequantize(blocks: Tensor, kind: GGMLQuantizationType) -> Tensor:

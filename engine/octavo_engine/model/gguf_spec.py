@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any
-
-import numpy as np
 
 from octavo_engine.errors import ModelUnsupported
 from octavo_engine.model.architecture import (
@@ -26,7 +26,7 @@ EMBEDDING, OUTPUT, ROPE_FACTORS = "token_embd.weight", "output.weight", "rope_fr
 
 def spec_from_gguf(file: GgufFile) -> ModelSpec:
     """The ModelSpec of a GGUF file; raises ModelUnsupported or CheckpointInvalid naming the key."""
-    fields = Fields(file.metadata, file.path.name)
+    fields = Fields(file.metadata, file.name)
     prefix = fields.values.get("general.architecture")
     if prefix not in ARCHITECTURES:
         raise ModelUnsupported(
@@ -111,7 +111,7 @@ def _read_factors(file: GgufFile, head_dim: int) -> list[float]:
     data = file.data[info.offset : info.offset + size]
     if info.kind != 0 or info.shape != (head_dim // 2,) or len(data) != size:
         raise file.invalid(f"tensor {ROPE_FACTORS} must hold {head_dim // 2} float32 values")
-    factors = np.frombuffer(data, dtype=np.float32)
-    if not np.all(np.isfinite(factors) & (factors > 0)):
+    factors = struct.unpack(f"<{head_dim // 2}f", data)
+    if not all(math.isfinite(factor) and factor > 0 for factor in factors):
         raise file.invalid(f"tensor {ROPE_FACTORS} must hold positive values")
-    return [float(factor) for factor in factors]
+    return list(factors)

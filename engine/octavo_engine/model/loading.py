@@ -19,9 +19,10 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.model.gguf_source import GgufSource
 from octavo_engine.model.gguf_spec import spec_from_gguf
+from octavo_engine.model.parameters import Parameters, check_tensors, parameters_of
 from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.spec import find_checkpoint
-from octavo_engine.model.weights import Parameters, TensorSource, build_decoder, check_tensors, parameters_of
+from octavo_engine.model.weights import TensorSource, build_decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_READERS = 8
@@ -42,7 +43,7 @@ def open_checkpoint(path: str) -> tuple[ModelSpec, TensorSource]:
     if place.is_dir():
         spec = spec_from_config(place)  # first: what cannot run is refused before any weight file is opened
         return spec, SafetensorsSource(place)
-    file = GgufFile(place)
+    file = GgufFile.open(place)
     spec = spec_from_gguf(file)
     return spec, GgufSource(file, spec)
 

@@ -51,4 +51,4 @@ def read_spec(path: str) -> ModelSpec:
     place = find_checkpoint(path)
     if place.is_dir():
         return spec_from_config(place)
-    return spec_from_gguf(GgufFile(place))
+    return spec_from_gguf(GgufFile.open(place))

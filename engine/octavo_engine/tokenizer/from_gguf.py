@@ -23,7 +23,7 @@ _ENDS = ("eos", "eot", "eom")
 
 def read_gguf_tokenizer(path: Path) -> TokenizerSource:
     """Build the tokenizer; raises CheckpointInvalid for missing metadata, ModelUnsupported naming an unknown kind."""
-    metadata = {key.removeprefix("tokenizer."): value for key, value in GgufFile(path).metadata.items()}
+    metadata = {key.removeprefix("tokenizer."): value for key, value in GgufFile.open(path).metadata.items()}
     try:
         return _source(metadata)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
