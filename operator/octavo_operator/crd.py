@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated from `spec.py`; `python -m octavo_operator.crd FILE...` writes it.
+"""The CustomResourceDefinition, generated from `spec`; `python -m octavo_operator.crd FILE...` writes it.
 
 What pydantic calls a JSON schema is turned into a Kubernetes structural schema: references inlined, nulls and titles
 dropped, no `additionalProperties: false` (the API server prunes and, asked strictly, refuses unknown fields by itself).
@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from octavo_operator import names
-from octavo_operator.spec import QUANTITY, Spec
+from octavo_operator.spec import Spec
+from octavo_operator.spec.base import QUANTITY
 from octavo_operator.status_schema import STATUS_SCHEMA
 
 _DROPPED = {"title", "default", "additionalProperties", "$defs"}
@@ -122,7 +123,7 @@ def definition() -> dict[str, Any]:
 
 def rendered() -> str:
     """The file's text, the same on every run."""
-    head = "# Generated from octavo_operator/spec.py by `make generate`; edit that file instead.\n"
+    head = "# Generated from octavo_operator/spec by `make generate`; edit that instead.\n"
     return head + yaml.safe_dump(definition(), sort_keys=False, width=120)
 
 

@@ -129,3 +129,49 @@ def test_any_other_name_becomes_a_dns_label_of_its_own(parent):
     assert len(child) <= 63
     assert names._DNS_LABEL.match(child)
     assert child != names.child_name(parent + "x")
+
+
+WHOLE = {
+    "model": {
+        "source": "hf://org/name",
+        "revision": "v1.0",
+        "tokenSecretRef": {"name": "hub", "key": "token"},
+        "endpoint": "http://hub.example:8080",
+    },
+    "cache": {"persistentVolumeClaim": "models"},
+    "rollout": "InPlace",
+    "allowFrom": [
+        {"podSelector": {}, "namespaceSelector": {"matchLabels": {"team": "a"}}},
+        {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+    ],
+    "template": {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]}]
+                }
+            }
+        },
+        "volumes": [{"name": "ca", "mountPath": "/etc/ssl/certs", "configMap": {"name": "ca"}}],
+    },
+}
+
+
+def test_a_whole_resource_comes_back_as_it_was_written():
+    assert read_spec(resource(**WHOLE)).model_dump(by_alias=True, exclude_unset=True) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("source", "remote"),
+    [("pvc://c/p", False), ("file:///model", False), ("hf://org/name", True), ("s3://bucket/prefix", True)],
+)
+def test_which_models_are_fetched(source, remote):
+    assert read_spec(resource(model={"source": source})).model.remote is remote
+
+
+@pytest.mark.parametrize("path", ["/etc", "/models/x", "/tmp", "/usr/lib", "/opt"])
+def test_reserved_paths_cover_what_octavo_mounts(path):
+    assert any(
+        path == reserved or path.startswith(f"{reserved}/") or reserved.startswith(f"{path}/")
+        for reserved in cel.RESERVED_PATHS
+    )
