@@ -14,6 +14,8 @@ Manifest = dict[str, Any]
 DEPLOYMENT: Kind = ("apps/v1", "Deployment")
 SERVICE: Kind = ("v1", "Service")
 DISRUPTION_BUDGET: Kind = ("policy/v1", "PodDisruptionBudget")
+NETWORK_POLICY: Kind = ("networking.k8s.io/v1", "NetworkPolicy")
+SERVICE_ACCOUNT: Kind = ("v1", "ServiceAccount")
 POD_MONITOR: Kind = ("monitoring.coreos.com/v1", "PodMonitor")
 
 
