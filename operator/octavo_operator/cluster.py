@@ -20,11 +20,13 @@ from kubernetes.aio.dynamic import DynamicClient
 from octavo_operator import names
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
+from octavo_operator.heartbeat import Identity, Sight
 from octavo_operator.manifests import DEPLOYMENT, DISRUPTION_BUDGET, POD_MONITOR, SERVICE
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key, Kind
 from octavo_operator.observed import Observed, read_pod, read_workload
 from octavo_operator.plan import VICTIM_COST, Apply, MarkVictim, Step
+from octavo_operator.watched import WATCHED, sight
 
 Object = dict[str, Any]
 
@@ -37,6 +39,7 @@ _PLURALS: dict[Kind, str] = {
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 500
 _MONITORING_SECONDS = 60.0
 
@@ -93,6 +96,17 @@ class Cluster:
             for item in await self._list(path):
                 keys.add(Key(item["metadata"]["namespace"], item["metadata"]["name"]))
         return keys
+
+    async def sights(self) -> dict[Identity, Sight]:
+        """The version of every watched object: lists of nothing but metadata."""
+        found = {}
+        for namespace in self._settings.namespace_list or (None,):
+            for watched in WATCHED:
+                path = _path(watched.api_version, watched.plural, namespace)
+                for item in await self._list(path, watched.selector, header_params={"Accept": _METADATA_ONLY}):
+                    identity, seen = sight(watched, item)
+                    found[identity] = seen
+        return found
 
     async def observe(self, resource: Object) -> Observed:
         """Everything that belongs to a service, read now: no cache, so no stale view to act on."""
@@ -174,33 +188,53 @@ class Cluster:
         except Missing:
             return None
 
-    async def _list(self, path: str, selector: str | None = None) -> list[Object]:
+    async def _list(self, path: str, selector: str | None = None, **more: Any) -> list[Object]:
         items: list[Object] = []
         token: str | None = ""
         while token is not None:
-            page = await self._request("GET", path, limit=_PAGE, label_selector=selector, _continue=token or None)
+            page = await self._request(
+                "GET", path, limit=_PAGE, label_selector=selector, _continue=token or None, **more
+            )
             items += page["items"]
             token = page["metadata"].get("continue") or None
         return items
 
     async def _request(self, verb: str, path: str, content: str | None = None, **params: Any) -> Object:
+        try:
+            return await self._ask(verb, path, content, **params)
+        except Refused as error:
+            if error.status != 401 or not await self._token_renewed():
+                raise
+        return await self._ask(verb, path, content, **params)
+
+    async def _token_renewed(self) -> bool:
+        """Reads the credentials again, as a token may have been rotated; whether they are others now."""
+        configuration = self._api.client.configuration
+        before = dict(configuration.api_key)
+        try:
+            configuration.api_key = (await credentials(self._settings)).api_key
+        except ConfigError:  # the file is just being written
+            return False
+        return bool(before != configuration.api_key)
+
+    async def _ask(self, verb: str, path: str, content: str | None, **params: Any) -> Object:
         timeout = self._settings.api_timeout_seconds
         try:
             async with asyncio.timeout(timeout):
                 response = await self._api.request(verb, path, serialize=False, content_type=content, **params)
                 answer: Object = await response.json()
         except ApiException as error:
-            self._answered(verb, error.status)
+            self._answered(verb, path, error.status)
             raise _translated(error, f"{verb} {path}") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._metrics.api_requests.labels(verb, "none").inc()
+            self._metrics.api_requests.labels(verb, _resource(path), "none").inc()
             self.trouble = f"the API server does not answer ({type(error).__name__}: {str(error)[:200]})"
             raise Retryable(f"{verb} {path}: {self.trouble}") from error
-        self._answered(verb, response.status)
+        self._answered(verb, path, response.status)
         return answer
 
-    def _answered(self, verb: str, status: int | None) -> None:
-        self._metrics.api_requests.labels(verb, str(status)).inc()
+    def _answered(self, verb: str, path: str, status: int | None) -> None:
+        self._metrics.api_requests.labels(verb, _resource(path), str(status)).inc()
         self.trouble = None
 
 
@@ -208,6 +242,13 @@ def _path(api_version: str, plural: str, namespace: str | None, name: str | None
     root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"{root}{where}/{plural}" + (f"/{name}" if name else "")
+
+
+def _resource(path: str) -> str:
+    """The plural name in a path that `_path` made: a metric's label holds no name of an object, it would grow."""
+    names_only = path.removeprefix("/apis/").removeprefix("/api/").split("/")[1 if path.startswith("/api/") else 2 :]
+    names_only = names_only[2:] if names_only[:1] == ["namespaces"] else names_only
+    return "/".join(names_only[:1] + names_only[2:]) or "discovery"
 
 
 def _translated(error: ApiException, request: str) -> ApiError:

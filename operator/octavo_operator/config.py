@@ -35,6 +35,7 @@ class OperatorConfig:
     health_port: int = _option(8080, "port of /livez, /readyz and /metrics")
     workers: int = _option(4, "resources reconciled at the same time")
     resync_seconds: float = _option(300.0, "everything is listed and reconciled again this often, s")
+    heartbeat_seconds: float = _option(30.0, "what the watches told is held against a list this often, s")
     scrape_seconds: float = _option(5.0, "period of the engines' queue samples, s")
     scrape_timeout_seconds: float = _option(2.0, "an engine that does not answer within this time has no data, s")
     scale_down_seconds: float = _option(300.0, "replicas fall to the highest count wanted within this window, s")

@@ -1,4 +1,4 @@
-"""kopf as the informer, and nothing more: events become keys. The only importer of kopf.
+"""kopf as the informer, and nothing more: events become sights of objects. The only importer of kopf.
 
 `on.event` handlers with posting off leave no finalizer, no annotation and no Event behind; selectors are applied by
 the API server, so that a namespace full of other people's pods costs nothing.
@@ -13,27 +13,21 @@ from typing import Any
 
 import kopf
 
-from octavo_operator import names
 from octavo_operator.config import OperatorConfig
-from octavo_operator.names import Key
+from octavo_operator.heartbeat import Identity, Sight
+from octavo_operator.watched import WATCHED, Watched, sight
 
-_CHILDREN = (("apps", "v1", "deployments"), ("", "v1", "services"), ("policy", "v1", "poddisruptionbudgets"))
-_PODS = ("", "v1", "pods")
 _RELOGIN = datetime.timedelta(minutes=10)  # projected service account tokens are rotated; kopf must read them anew
+_SERVER_SECONDS = 300  # a watch ends this often, and goes on from where it was
+_SILENT_SECONDS = 75.0  # the API server sends a bookmark every minute: without one, the stream is dead
+_ANSWER_SECONDS = 30.0
+
+Tell = Callable[[Identity, Sight, bool], None]
+"""Told of an object, and whether it is gone."""
 
 
-def parent_key(body: Any) -> Key | None:
-    """The service that an object belongs to: by its controller reference, for pods by the annotation they are given."""
-    head = body["metadata"]
-    for owner in head.get("ownerReferences", ()):
-        if owner.get("controller") and owner["kind"] == names.KIND:
-            return Key(head["namespace"], owner["name"])
-    parent = head.get("annotations", {}).get(names.PARENT_ANNOTATION)
-    return Key(head["namespace"], parent) if parent else None
-
-
-def registry(enqueue: Callable[[Key], None], login: Callable[[], Awaitable[Any]]) -> kopf.OperatorRegistry:
-    """Handlers that put keys into the queue.
+def registry(tell: Tell, login: Callable[[], Awaitable[Any]]) -> kopf.OperatorRegistry:
+    """Handlers that pass on what they see.
 
     Args:
         login: gives the Kubernetes client's configuration, so that both clients use the same credentials.
@@ -43,39 +37,41 @@ def registry(enqueue: Callable[[Key], None], login: Callable[[], Awaitable[Any]]
     async def on_login(**_: Any) -> kopf.ConnectionInfo:
         return _connection(await login())
 
-    async def on_service(body: kopf.Body, **_: Any) -> None:
-        enqueue(Key(str(body["metadata"]["namespace"]), str(body["metadata"]["name"])))
-
-    async def on_child(body: kopf.Body, **_: Any) -> None:
-        if key := parent_key(body):
-            enqueue(key)
-
     kopf.on.login(registry=made)(on_login)
-    kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)(on_service)
-    for group, version, plural in (*_CHILDREN, _PODS):
-        kopf.on.event(group, version, plural, registry=made, id=f"on_{plural}")(on_child)
+    for watched in WATCHED:
+        handler = _handler(watched, tell)
+        kopf.on.event(watched.group, watched.version, watched.plural, registry=made, id=watched.plural)(handler)
     return made
+
+
+def _handler(watched: Watched, tell: Tell) -> Callable[..., Awaitable[None]]:
+    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
+        tell(*sight(watched, event["object"]), event["type"] == "DELETED")
+
+    return on_event
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf's settings for an observer without traces."""
+    """kopf's settings for an observer without traces that notices silence."""
     made = kopf.OperatorSettings()
     made.posting.enabled = False
     made.scanning.disabled = True  # no grant for CRDs and namespaces
-    for kind in (*_CHILDREN, _PODS):
-        made.watching.label_selectors[kind] = names.SERVICE_LABEL
+    made.watching.server_timeout = _SERVER_SECONDS
+    made.watching.client_timeout = _SERVER_SECONDS + _ANSWER_SECONDS
+    made.watching.connect_timeout = _ANSWER_SECONDS
+    made.watching.inactivity_timeout = _SILENT_SECONDS
+    made.networking.request_timeout = _ANSWER_SECONDS
+    made.networking.error_backoffs = (1, 2, 4, 8, 8)  # then it ends, and is begun anew with a fresh list
+    for watched in WATCHED:
+        if watched.selector:
+            made.watching.label_selectors[watched.group, watched.version, watched.plural] = watched.selector
     return made
 
 
-async def watch(
-    config: OperatorConfig,
-    enqueue: Callable[[Key], None],
-    login: Callable[[], Awaitable[Any]],
-    stop: asyncio.Event,
-) -> None:
-    """Runs until `stop` is set."""
+async def watch(config: OperatorConfig, tell: Tell, login: Callable[[], Awaitable[Any]], stop: asyncio.Event) -> None:
+    """Runs until `stop` is set, or fails. Wants an event loop of its own, see `informer`."""
     await kopf.operator(
-        registry=registry(enqueue, login),
+        registry=registry(tell, login),
         settings=settings(),
         standalone=True,
         clusterwide=not config.namespace_list,

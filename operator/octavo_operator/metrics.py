@@ -15,14 +15,39 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reconciles = Counter("octavo_operator_reconciles", "Reconciles by result.", ["result"], registry=registry)
+        self.errors = Counter(
+            "octavo_operator_reconcile_errors",
+            "Reconciles that failed, by the kind of error: what the operator does next follows from it.",
+            ["kind"],
+            registry=registry,
+        )
         self.reconcile_seconds = Histogram(
             "octavo_operator_reconcile_seconds", "Duration of a reconcile.", registry=registry
         )
         self.queue_depth = Gauge(
             "octavo_operator_queue_depth", "Services that wait for a reconcile.", registry=registry
         )
+        self.queue_wait_seconds = Histogram(
+            "octavo_operator_queue_wait_seconds",
+            "Time from when a service should be looked at until a worker begins.",
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+            registry=registry,
+        )
         self.api_requests = Counter(
-            "octavo_operator_api_requests", "Requests to the API server.", ["verb", "code"], registry=registry
+            "octavo_operator_api_requests",
+            "Requests to the API server; the code is none where no answer came.",
+            ["verb", "resource", "code"],
+            registry=registry,
+        )
+        self.watch_starts = Counter(
+            "octavo_operator_watch_starts",
+            "Times that watching began: one, and one more for each time it broke down or fell silent.",
+            registry=registry,
+        )
+        self.missed_events = Counter(
+            "octavo_operator_missed_events",
+            "Services with a change that the heartbeat found before a watch told of it.",
+            registry=registry,
         )
         self.leading = Gauge("octavo_operator_leading", "1 while this process holds the Lease.", registry=registry)
         self.decisions = Counter(

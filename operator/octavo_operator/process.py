@@ -9,91 +9,22 @@ import signal
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from octavo_operator import cluster, handlers, health
+from octavo_operator import health
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
-from octavo_operator.errors import ApiError, LeaseLost, Throttled
+from octavo_operator.errors import ApiError, LeaseLost
 from octavo_operator.lease import Lease
+from octavo_operator.loops import Operator
 from octavo_operator.metrics import Metrics
-from octavo_operator.names import Key
-from octavo_operator.reconcile import Reconciler
-from octavo_operator.scaler import Scaler
-from octavo_operator.scraping import Scraper
-from octavo_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
-STALLED_SECONDS = 60.0
 _CRD_RETRY = 5.0
-
-
-class Operator:
-    """The parts of one process that share a queue."""
-
-    def __init__(self, config: OperatorConfig, api: Cluster, session: aiohttp.ClientSession, metrics: Metrics) -> None:
-        self._config = config
-        self._api = api
-        self._metrics = metrics
-        self.queue: WorkQueue[Key] = WorkQueue()
-        scraper = Scraper(session, config.scrape_timeout_seconds)
-        self.scaler = Scaler(scraper, metrics, config.scale_down_seconds, time.monotonic)
-        self._reconciler = Reconciler(api, self.scaler, config.engine_image, _wall_time)
-        self.leading = False
-
-    async def work(self, key: Key) -> None:
-        """Reconciles one key; whatever goes wrong is this key's own matter."""
-        started = time.monotonic()
-        self._metrics.queue_depth.set(len(self.queue))
-        try:
-            again = await self._reconciler.reconcile(key)
-        except ApiError as error:
-            delay = self.queue.failed(key, error.retry_after if isinstance(error, Throttled) else 0.0)
-            result = "error"
-            log.warning("%s: %s; again in %.1f s", key, error, delay)
-        except Exception:
-            # A bug met by one resource must not stop the others; it is loud, and it is retried.
-            delay = self.queue.failed(key)
-            result = "bug"
-            log.exception("%s: unexpected error; again in %.1f s", key, delay)
-        else:
-            self.queue.succeeded(key)
-            if again is not None:
-                self.queue.add_later(key, again)
-            result = "ok"
-        self._metrics.reconciles.labels(result).inc()
-        self._metrics.reconcile_seconds.observe(time.monotonic() - started)
-
-    async def sample(self) -> None:
-        """Samples every service's load, for ever."""
-        while True:
-            started = time.monotonic()
-            for key in await self.scaler.tick():
-                self.queue.add(key)
-            await asyncio.sleep(max(0.1, self._config.scrape_seconds - (time.monotonic() - started)))
-
-    async def resync(self) -> None:
-        """Lists everything at the start and every few minutes: what events missed is found here."""
-        while True:
-            pause = self._config.resync_seconds
-            try:
-                keys = await self._api.service_keys()
-                for key in keys | self.scaler.known():  # a known one that is gone is forgotten by its reconcile
-                    self.queue.add(key)
-            except ApiError as error:
-                log.warning("resync: %s", error)
-                pause = min(pause, _CRD_RETRY)
-            await asyncio.sleep(pause)
-
-    def trouble(self) -> str | None:
-        """For /livez: a sampler that has not finished a round for long means a stuck event loop."""
-        silent = time.monotonic() - self.scaler.last_tick
-        return f"no sample finished for {silent:.0f} s" if self.leading and silent > STALLED_SECONDS else None
 
 
 async def run(config: OperatorConfig) -> int:
@@ -130,9 +61,11 @@ async def _lead(config: OperatorConfig, operator: Operator, api: Cluster, lease:
         operator.scaler.last_tick = time.monotonic()
         operator.leading = True
         parts = {
-            "watch": handlers.watch(config, operator.queue.add, lambda: cluster.credentials(config), stop),
+            "stop": _until(stop),
+            "watch": operator.informer.run(),
             "sample": operator.sample(),
             "resync": operator.resync(),
+            "heartbeat": operator.beat(),
             **{f"worker {n}": operator.queue.run_worker(operator.work) for n in range(config.workers)},
         }
         tasks += [asyncio.create_task(part, name=name) for name, part in parts.items()]
@@ -142,11 +75,13 @@ async def _lead(config: OperatorConfig, operator: Operator, api: Cluster, lease:
             log.error("the part %r failed", task.get_name(), exc_info=task.exception())
         return 1 if failed else 0
     finally:
-        stop.set()
         for task in tasks:
-            if task.get_name() != "watch":
-                task.cancel()
+            task.cancel()
         await asyncio.wait(tasks, timeout=5)
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
 
 
 async def _keep_or_exit(lease: Lease) -> None:
@@ -179,7 +114,3 @@ async def _unless(stop: asyncio.Event, wanted: Coroutine[Any, Any, None]) -> boo
     if task in done:
         task.result()
     return task in done
-
-
-def _wall_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,9 +18,15 @@ LONGEST_DELAY = 300.0
 
 
 class WorkQueue(Generic[K]):
-    """Keys to be worked on by `run_worker` tasks. Single event loop only."""
+    """Keys to be worked on by `run_worker` tasks. Single event loop only.
 
-    def __init__(self) -> None:
+    Args:
+        waited: told, when a key's turn comes, how many seconds it waited for a worker.
+    """
+
+    def __init__(self, waited: Callable[[float], None] = lambda _: None) -> None:
+        self._waited = waited
+        self._since: dict[K, float] = {}
         self._ready: asyncio.Queue[K] = asyncio.Queue()
         self._waiting: set[K] = set()
         self._running: set[K] = set()
@@ -39,6 +45,7 @@ class WorkQueue(Generic[K]):
             self._again.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
+            self._since[key] = asyncio.get_running_loop().time()
             self._ready.put_nowait(key)
 
     def add_later(self, key: K, seconds: float) -> None:
@@ -65,6 +72,7 @@ class WorkQueue(Generic[K]):
             key = await self._ready.get()
             self._waiting.discard(key)
             self._running.add(key)
+            self._waited(asyncio.get_running_loop().time() - self._since.pop(key))
             try:
                 await work(key)
             finally:

@@ -1,19 +1,23 @@
 """The API client: statuses become our error types, and no header or credential reaches a message."""
 
 import asyncio
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from kubernetes.aio.client.exceptions import ApiException
 from prometheus_client import CollectorRegistry
 
+from octavo_operator import cluster as cluster_module
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
-from octavo_operator.errors import Conflict, Missing, Refused, Retryable, Throttled
+from octavo_operator.errors import ConfigError, Conflict, Missing, Refused, Retryable, Throttled
+from octavo_operator.heartbeat import Identity, Sight
 from octavo_operator.manifests import sealed, service
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
 from octavo_operator.plan import Apply, MarkVictim
+from octavo_operator.watched import WATCHED
 from operator_samples import resource
 
 KEY = Key("team", "assistant")
@@ -34,6 +38,7 @@ class Transport:
     def __init__(self, *answers):
         self.answers = list(answers)
         self.asked = []
+        self.client = SimpleNamespace(configuration=SimpleNamespace(api_key={"BearerToken": "Bearer old"}))
 
     async def request(self, verb, path, **params):
         self.asked.append((verb, path, params))
@@ -41,6 +46,20 @@ class Transport:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+@pytest.fixture(autouse=True)
+def stored_token(monkeypatch):
+    """What a kubeconfig or a mounted token holds now; the same as before unless a test changes it."""
+    stored = SimpleNamespace(api_key={"BearerToken": "Bearer old"}, error=None)
+
+    async def credentials(settings):
+        if stored.error:
+            raise stored.error
+        return stored
+
+    monkeypatch.setattr(cluster_module, "credentials", credentials)
+    return stored
 
 
 def cluster(*answers, **settings):
@@ -68,6 +87,53 @@ async def test_a_status_becomes_a_type(status, kind):
     assert caught.value.status == status
     assert "in the server's words" in str(caught.value)
     assert "secret-marker" not in str(caught.value)
+
+
+async def test_a_rotated_token_is_read_again(stored_token):
+    stored_token.api_key = {"BearerToken": "Bearer new"}
+    made = cluster(failure(401), Response(resource()))
+    assert await made.service(KEY) == resource()
+    assert made._api.client.configuration.api_key == {"BearerToken": "Bearer new"}
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("just being written")])
+async def test_a_token_that_is_refused_and_still_the_same_is_not_tried_again(stored_token, error):
+    stored_token.error = error
+    made = cluster(failure(401))
+    with pytest.raises(Refused):
+        await made.service(KEY)
+
+
+async def test_requests_are_counted_without_the_names_of_objects():
+    made = cluster(
+        Response({"metadata": {}, "items": []}), failure(404), Response({}), TimeoutError(), namespaces="team"
+    )
+    await made.service_keys()
+    await made.service(KEY)
+    await made.write_status(resource(), {})
+    with pytest.raises(Retryable):
+        await made._find("/apis/monitoring.coreos.com/v1")
+    samples = made._metrics.api_requests.collect()[0].samples
+    counted = {tuple(sample.labels.values()) for sample in samples if sample.name.endswith("_total")}
+    services = "inferenceservices"
+    assert counted == {
+        ("GET", services, "200"),
+        ("GET", services, "404"),
+        ("PATCH", f"{services}/status", "200"),
+        ("GET", "discovery", "none"),
+    }
+
+
+async def test_every_watched_object_is_seen_by_its_metadata():
+    head = {"namespace": "team", "name": "assistant", "uid": "u", "resourceVersion": "7"}
+    empty = {"metadata": {}, "items": []}
+    pages = [Response({"metadata": {}, "items": [{"metadata": head}]}), *[Response(empty) for _ in WATCHED[1:]]]
+    made = cluster(*pages, namespaces="team")
+    assert await made.sights() == {Identity("inferenceservices", "u"): Sight("7", KEY)}
+    assert all("PartialObjectMetadataList" in params["header_params"]["Accept"] for *_, params in made._api.asked)
+    assert [params["label_selector"] for *_, params in made._api.asked][1:] == ["octavo.dev/service"] * (
+        len(WATCHED) - 1
+    )
 
 
 async def test_what_is_missing_is_none():

@@ -1,36 +1,28 @@
-"""From events to keys: which service an object belongs to, and a kopf that leaves no trace."""
+"""kopf as we set it up: it tells what it sees, leaves no trace, and notices silence within two minutes."""
 
 import kopf
-import pytest
 
 from octavo_operator import handlers, names
+from octavo_operator.heartbeat import Identity, Sight
 from octavo_operator.names import Key
-
-OWNER = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "assistant", "controller": True}
-REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "assistant-1", "controller": True}
-
-
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        ({"ownerReferences": [OWNER]}, Key("team", "assistant")),
-        ({"ownerReferences": [OWNER | {"controller": False}]}, None),
-        (
-            {"ownerReferences": [REPLICA_SET], "annotations": {names.PARENT_ANNOTATION: "my.model"}},
-            Key("team", "my.model"),
-        ),
-        ({}, None),
-    ],
-)
-def test_the_parent_of_an_object(head, expected):
-    assert handlers.parent_key({"metadata": {"namespace": "team"} | head}) == expected
+from octavo_operator.watched import SERVICES, WATCHED
 
 
 def test_only_event_handlers_are_registered():
-    registry = handlers.registry(lambda key: None, lambda: None)
-    assert len(registry._watching._handlers) == 5
+    registry = handlers.registry(lambda *_: None, lambda: None)
+    assert len(registry._watching._handlers) == len(WATCHED)
     for kind in (registry._changing, registry._spawning, registry._webhooks, registry._indexing):
         assert not kind._handlers
+
+
+async def test_events_are_passed_on():
+    told = []
+    on_event = handlers._handler(SERVICES, lambda *what: told.append(what))
+    head = {"namespace": "team", "name": "assistant", "uid": "u", "resourceVersion": "7"}
+    for kind in (None, "DELETED"):
+        await on_event(event={"type": kind, "object": {"metadata": head}}, body={})
+    seen = (Identity(names.PLURAL, "u"), Sight("7", Key("team", "assistant")))
+    assert told == [(*seen, False), (*seen, True)]
 
 
 def test_kopf_posts_nothing_and_scans_nothing():
@@ -38,4 +30,13 @@ def test_kopf_posts_nothing_and_scans_nothing():
     assert not settings.posting.enabled
     assert settings.scanning.disabled
     assert set(settings.watching.label_selectors.values()) == {names.SERVICE_LABEL}
+    assert len(settings.watching.label_selectors) == len(WATCHED) - 1
     assert isinstance(settings, kopf.OperatorSettings)
+
+
+def test_silence_is_noticed_within_two_minutes():
+    """Bookmarks come every minute: a stream without one for that long is taken up again; so is a list unanswered."""
+    settings = handlers.settings()
+    assert 60 < settings.watching.inactivity_timeout + settings.watching.connect_timeout < 120
+    assert settings.networking.request_timeout <= 30
+    assert sum(settings.networking.error_backoffs) < 60

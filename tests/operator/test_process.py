@@ -10,12 +10,13 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from octavo_operator import health, logs
+from octavo_operator import health, logs, loops
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import Retryable, Throttled
+from octavo_operator.heartbeat import Identity, Sight
+from octavo_operator.loops import STALLED_SECONDS, Operator
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
-from octavo_operator.process import STALLED_SECONDS, Operator
 
 KEY = Key("team", "assistant")
 
@@ -42,6 +43,7 @@ async def test_errors_stay_with_their_key(error, result, least, caplog):
     made = operator(error)
     await made.work(KEY)
     assert made._metrics.reconciles.labels(result)._value.get() == 1
+    assert made._metrics.errors.labels(type(error).__name__)._value.get() == 1
     timer = made.queue._timers[KEY]
     assert timer.when() - asyncio.get_running_loop().time() >= least * 0.8
     assert "team/assistant" in caplog.text
@@ -54,6 +56,41 @@ async def test_liveness_follows_the_sampler():
     assert made.trouble() is None, "a standby samples nothing and is well"
     made.leading = True
     assert "no sample" in made.trouble()
+
+
+POD, SEEN = Identity("pods", "uid-1"), Sight("7", KEY)
+
+
+async def test_a_change_that_no_watch_tells_is_reconciled_and_dead_watches_begin_anew(caplog):
+    made, restarts = operator(Retryable("down", 500)), []
+    made.leading = True
+    made.informer.restart = lambda: restarts.append(True)
+    made._compare({POD: SEEN})
+    assert len(made.queue) == 1
+    assert made._metrics.missed_events._value.get() == 1
+    assert not restarts
+    assert made.trouble() is None
+    made._compare({POD: SEEN})
+    assert restarts
+    assert "pods say nothing" in caplog.text
+    assert made.trouble() is None, "beginning anew gets its chance first"
+    made._silent_since -= STALLED_SECONDS + 1
+    assert "told nothing" in made.trouble()
+    made._told(POD, SEEN, False)
+    made._compare({POD: SEEN})
+    assert made.trouble() is None
+
+
+async def test_events_cross_from_the_informers_thread(monkeypatch):
+    made = operator(Retryable("down", 500))
+
+    async def watch(config, tell, login, stop):
+        tell(POD, SEEN, False)
+
+    monkeypatch.setattr(loops.handlers, "watch", watch)
+    await asyncio.to_thread(lambda: asyncio.run(made._watch(asyncio.Event())))
+    await asyncio.sleep(0)
+    assert len(made.queue) == 1
 
 
 async def test_the_health_port():
@@ -80,3 +117,42 @@ def test_log_lines_are_one_json_object_each():
     line = json.loads(text)
     assert (line["level"], line["message"]) == ("error", "a\nb")
     assert "ValueError" in line["exception"]
+
+
+def line_of(message, **more):
+    """A record as the JSON formatter writes it, read back."""
+    record = logging.makeLogRecord(
+        {"name": "octavo", "levelno": logging.INFO, "levelname": "INFO", "msg": message} | more
+    )
+    return json.loads(logs.JsonFormatter().format(record))
+
+
+async def test_lines_about_a_service_carry_its_name_and_the_reconciles_id(caplog):
+    caplog.handler.setFormatter(logs.JsonFormatter())
+    caplog.set_level(logging.DEBUG)
+    made = operator(Retryable("down", 500))
+    await made.work(KEY)
+    made.queue._timers[KEY].cancel()
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    assert {(line["namespace"], line["service"]) for line in lines} == {("team", "assistant")}
+    assert len({line["reconcile"] for line in lines}) == 1
+    assert lines[-1]["result"] == "error"
+    assert lines[-1]["seconds"] >= 0
+    assert "service" not in line_of("later, about nothing")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "Authorization: Bearer abc.def-123",
+        "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJvY3Rhdm8ifQ.c2lnbmF0dXJl",
+        "https://user:hunter2@models.example/x",
+    ],
+)
+def test_nothing_that_looks_like_a_credential_is_written(secret):
+    for part in ("abc.def-123", "eyJzdWIi", "hunter2"):
+        assert part not in line_of(f"a server said: {secret}")["message"]
+    plain = logs.PlainFormatter("%(message)s").format(logging.makeLogRecord({"msg": secret}))
+    assert "[redacted]" in plain
+    plainly = "a Bearer of news; https://models.example:8443/a@b"
+    assert logs.redacted(plainly) == plainly

@@ -98,3 +98,19 @@ async def test_an_event_brings_a_retry_forward(delay):
 
     queue.add("a")
     await drained(queue, work, until=done)
+
+
+async def test_the_wait_for_a_worker_is_told():
+    waits, done = [], asyncio.Event()
+    queue = WorkQueue(waits.append)
+
+    async def work(key):
+        if key == "slow":
+            await asyncio.sleep(0.05)
+        else:
+            done.set()
+
+    queue.add("slow")
+    queue.add("waits")
+    await drained(queue, work, workers=1, until=done)
+    assert waits[0] < 0.05 <= waits[1]
