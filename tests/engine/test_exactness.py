@@ -4,11 +4,10 @@ transformers reads each prompt with Octavo's answer appended, once: if at every 
 one that Octavo chose, its own greedy generation is that answer, by induction. A near-tie of its top two (under 1e-4)
 is reported, not hidden, and is the only place where another token is let pass.
 
-Tokens are held against transformers in float32; logits against transformers in float64. Over these prompts, whose
-largest logits are near 34, the worst logit of transformers' float32 is off from those by 1.2e-4, Octavo's by 1.3e-4
-with the C++ kernels and 1.1e-4 with torch's (over 1e-4 in one or two prompts of 51 each); transformers' eager and its
-fused attention are 1.1e-4 from each other. Hence bounds of 2e-4 for the worst and 5e-5 for a prompt's average. For
-models with logits near 1, `test_model_exactness.py` holds every one within 1e-4.
+Tokens are held against transformers in float32; logits against transformers in float64, within 1e-4. Over these
+prompts, whose largest logits are near 34, Octavo's worst logit is off from those by 7.3e-5 with the C++ kernels, whose
+products are summed in float64; transformers' own float32 by 1.2e-4. torch's products, which serve where the kernels
+cannot run, are no better than that (1.1e-4): there the bound is 2e-4.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 pytestmark = pytest.mark.engine
 
 NEAR_TIE = 1e-4
-# transformers' own float32 is off from its float64 by up to 2.6e-5 on average over a prompt of this kind.
-WORST_LOGIT, AVERAGE_LOGIT = 2e-4, 5e-5
+# The average is over a prompt; transformers' own float32 is at 2.6e-5.
+WORST_LOGIT, AVERAGE_LOGIT = (2e-4, 5e-5) if library.load() is None else (1e-4, 2e-5)
 
 # At, before and after the edges of blocks of 16; and some of everyday length.
 EDGES = [edge + step for edge in (16, 32, 48, 64, 80, 128) for step in (-1, 0, 1)]

@@ -1,7 +1,7 @@
 """The matrix products of a decoder, with what follows each of them: a residual to add, or a gate to apply.
 
-Three sets: torch's own operations anywhere; for bfloat16 on a CPU our own (`cpu.linear`) where they run, else oneDNN's
-packed ones (`onednn_linear`).
+Three sets: torch's own operations anywhere; on a CPU our own (`cpu.linear`) for bfloat16 and float32 where they run,
+else for bfloat16 oneDNN's packed ones (`onednn_linear`).
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ PLAIN = LinearKernels("torch", Linear, GatedLinear)
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> LinearKernels:
     """The fastest set for weights of that type on that device, imported on demand."""
-    if device.type != "cpu" or dtype != torch.bfloat16:
+    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float32):
         return PLAIN
     from octavo_engine.kernels import onednn_linear  # noqa: PLC0415
     from octavo_engine.kernels.cpu import library, linear  # noqa: PLC0415
 
     if library.load() is not None:
         return linear.KERNELS
-    return onednn_linear.KERNELS if onednn_linear.available() else PLAIN
+    return onednn_linear.KERNELS if dtype == torch.bfloat16 and onednn_linear.available() else PLAIN

@@ -16,11 +16,10 @@ from octavo_engine.kernels.cpu.build import FEATURES, BuildFailed, built
 log = logging.getLogger(__name__)
 
 SUFFIXES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
-SIGNATURES: dict[str, tuple[type, ...]] = {
-    # weight, x, stride, rows, residual, out, wide_out, threads
-    "octavo_linear": (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int),
-}
+SIGNATURES: dict[str, tuple[type, ...]] = {}
 for _suffix in SUFFIXES.values():
+    # weight, x, stride, rows, residual, out, wide_out, threads
+    SIGNATURES[f"octavo_linear_{_suffix}"] = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 3, c_int)
     # x, weight, out, rows, width, eps, threads
     SIGNATURES[f"octavo_rms_norm_{_suffix}"] = (*[c_void_p] * 3, c_int64, c_int64, c_float, c_int)
     # step, heads, query_norm, key_norm, keys, values, threads

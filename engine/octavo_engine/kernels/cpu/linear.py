@@ -1,4 +1,4 @@
-"""bfloat16 products with weights packed once, for a few rows or many (`native/linear.cpp`).
+"""Products in bfloat16 and float32 with weights packed once, for a few rows or many (`native/linear.cpp`).
 
 A packed weight replaces the plain one; nothing is kept twice. What follows a product is done before its sums are
 rounded: bias, residual, the gate of an MLP.
@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.library import address, kernels
+from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels
 from octavo_engine.kernels.linear import GatedLinear, GatedProjection, Linear, LinearKernels, Projection
 
 LANES = 16
@@ -38,7 +38,7 @@ class Weight(ctypes.Structure):
 class Packed:
     """A packed weight and the memory behind it."""
 
-    panels: Tensor  # bfloat16 [panels, inputs / 2, 32, 2]
+    panels: Tensor  # bfloat16 [panels, inputs / 2, 32, 2] or float32 [panels, inputs, 32, 1]
     bias: Tensor | None  # float32 [panels * 32]
     outputs: int
     view: Weight
@@ -50,20 +50,31 @@ class Packed:
         """Pack `[out, in]`; of a gated one, the rows of gate are above those of up."""
         outputs = len(weight) // 2 if gated else len(weight)
         arrange = interleave if gated else padded
-        panels = arrange(weight).view(-1, PANEL, weight.shape[1] // 2, 2).transpose(1, 2).contiguous()
+        step = inputs_of_a_step(weight)
+        panels = arrange(weight).view(-1, PANEL, weight.shape[1] // step, step).transpose(1, 2).contiguous()
         offsets = None if bias is None else arrange(bias[:, None]).float().flatten().contiguous()
         view = Weight(address(panels), address(offsets), weight.shape[1], outputs, gated)
-        return cls(panels, offsets, outputs, view, ctypes.addressof(view), kernels().octavo_linear)
+        call = getattr(kernels(), f"octavo_linear_{SUFFIXES[weight.dtype]}")
+        return cls(panels, offsets, outputs, view, ctypes.addressof(view), call)
 
-    def times(self, x: Tensor, residual: Tensor | None, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one."""
-        rows = len(x)
+    def times(self, x: Tensor, residual: Tensor | None, *, wide: bool = False) -> Tensor:
+        """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one.
+
+        Args:
+            wide: as float32, whatever the weight's type.
+        """
+        rows, dtype = len(x), torch.float32 if wide else self.panels.dtype
         out = torch.empty((rows, self.outputs), dtype=dtype) if residual is None else residual
         place = out.data_ptr()
-        targets = (place, None) if dtype == torch.bfloat16 else (None, place)
+        targets = (None, place) if wide else (place, None)
         threads = torch.get_num_threads()
         self.call(self.pointer, x.data_ptr(), x.stride(0), rows, address(residual), *targets, threads)
         return out
+
+
+def inputs_of_a_step(weight: Tensor) -> int:
+    """How many inputs of one output four bytes hold."""
+    return 4 // weight.element_size()
 
 
 def padded(weight: Tensor) -> Tensor:
@@ -93,7 +104,7 @@ class PackedLinear:
 
     def wide(self, x: Tensor) -> Tensor:
         """float32 `[tokens, out]`, never rounded to bfloat16."""
-        return self.weight.times(x, None, torch.float32)
+        return self.weight.times(x, None, wide=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +119,15 @@ class PackedGatedLinear:
 
 
 def projection(weight: Tensor, bias: Tensor | None) -> Projection:
-    """Packed; an odd number of inputs, which no real model has, stays plain."""
-    return Linear(weight, bias) if weight.shape[1] % 2 else PackedLinear(Packed.of(weight, bias, gated=False))
+    """Packed; an odd number of inputs in bfloat16, which no real model has, stays plain."""
+    packs = weight.shape[1] % inputs_of_a_step(weight) == 0
+    return PackedLinear(Packed.of(weight, bias, gated=False)) if packs else Linear(weight, bias)
 
 
 def gated(weight: Tensor, bias: Tensor | None) -> GatedProjection:
     """The same for a gated MLP."""
-    return GatedLinear(weight, bias) if weight.shape[1] % 2 else PackedGatedLinear(Packed.of(weight, bias, gated=True))
+    packs = weight.shape[1] % inputs_of_a_step(weight) == 0
+    return PackedGatedLinear(Packed.of(weight, bias, gated=True)) if packs else GatedLinear(weight, bias)
 
 
 KERNELS = LinearKernels("cpu", projection, gated)
