@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import ipaddress
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from typing import Any
 from octavo_operator.errors import ConfigError
 
 ENV_PREFIX = "OCTAVO_OPERATOR_"
+_LABEL = re.compile(r"^[A-Za-z0-9][-A-Za-z0-9_./]{0,315}=[-A-Za-z0-9_.]{1,63}$")
 
 
 def _option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
@@ -40,6 +43,17 @@ class OperatorConfig:
     scrape_timeout_seconds: float = _option(2.0, "an engine that does not answer within this time has no data, s")
     scale_down_seconds: float = _option(300.0, "replicas fall to the highest count wanted within this window, s")
     api_timeout_seconds: float = _option(30.0, "one request to the API server may take this long, s")
+    operator_pods: str = _option(
+        "app.kubernetes.io/name=octavo-operator",
+        "labels of the operator's pods in the Lease's namespace, which reach the engines' management port",
+    )
+    prometheus_pods: str = _option(
+        "app.kubernetes.io/name=prometheus", "labels of Prometheus' pods, which reach the engines' management port"
+    )
+    prometheus_namespaces: str = _option("", "labels of the namespaces of those Prometheus pods; empty: any namespace")
+    management_addresses: str = _option(
+        "", "comma-separated CIDR ranges that reach the engines' management port as well; for an operator outside pods"
+    )
     log_level: str = _option("info", "least severe log line", ("debug", "info", "warning", "error"))
     log_format: str = _option("json", "log lines for machines or for people", ("json", "plain"))
     kubeconfig: str = _option("", "kubeconfig file; empty: the pod's own service account, else the default file")
@@ -48,6 +62,11 @@ class OperatorConfig:
     def namespace_list(self) -> tuple[str, ...]:
         """The namespaces to serve, sorted; empty means all of them."""
         return tuple(sorted({part.strip() for part in self.namespaces.split(",") if part.strip()}))
+
+    @property
+    def address_list(self) -> tuple[str, ...]:
+        """The ranges that reach the management port."""
+        return tuple(part.strip() for part in self.management_addresses.split(",") if part.strip())
 
     @property
     def holder(self) -> str:
@@ -78,7 +97,28 @@ def read_config(flags: Mapping[str, str | None], environment: Mapping[str, str])
             text = environment.get(ENV_PREFIX + option.name.upper())
         if text is not None:
             values[option.name] = _parse(option, text)
-    return OperatorConfig(**values)
+    config = OperatorConfig(**values)
+    _check_peers(config)
+    return config
+
+
+def labels(text: str) -> dict[str, str]:
+    """Labels written as `key=value,key=value`."""
+    pairs = [part.strip() for part in text.split(",") if part.strip()]
+    return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _check_peers(config: OperatorConfig) -> None:
+    """What goes into network policies: a mistake there would be refused for every service at once."""
+    for name in ("operator_pods", "prometheus_pods", "prometheus_namespaces"):
+        for key, value in labels(getattr(config, name)).items():
+            if not _LABEL.match(f"{key}={value}"):
+                raise ConfigError(f"--{name.replace('_', '-')}: {key!r} is not a label as KEY=VALUE")
+    for item in config.address_list:
+        try:
+            ipaddress.ip_network(item)
+        except ValueError as error:
+            raise ConfigError(f"--management-addresses: {error}") from error
 
 
 def _parse(option: dataclasses.Field[Any], text: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 import octavo_operator
 from octavo_operator import cli
-from octavo_operator.config import ENV_PREFIX, OperatorConfig, read_config
+from octavo_operator.config import ENV_PREFIX, OperatorConfig, labels, read_config
 from octavo_operator.errors import ConfigError
 
 
@@ -52,3 +52,18 @@ def test_every_setting_is_a_documented_flag(capsys):
 def test_wrong_settings_exit_with_2(capsys):
     assert cli.main(["run", "--workers=x"]) == 2
     assert "--workers" in capsys.readouterr().err
+
+
+def test_peers_of_the_management_port():
+    found = read("--prometheus-namespaces=team=ops,env=prod", "--management-addresses=10.0.0.1/32, fd00::/8")
+    assert labels(found.prometheus_namespaces) == {"team": "ops", "env": "prod"}
+    assert found.address_list == ("10.0.0.1/32", "fd00::/8")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["--operator-pods=octavo", "--prometheus-pods=a b=c", "--management-addresses=10.0.0.1/33", "--prometheus-pods==x"],
+)
+def test_a_peer_that_no_policy_could_name_is_refused_at_the_start(argument):
+    with pytest.raises(ConfigError, match=argument.split("=")[0]):
+        read(argument)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from octavo_operator import names
+from octavo_operator.config import OperatorConfig, labels
 from octavo_operator.manifests.child import NETWORK_POLICY, Manifest, metadata
 from octavo_operator.spec import Spec
 
@@ -40,6 +41,17 @@ class ManagementPeers:
     prometheus_namespaces: dict[str, str] = field(default_factory=dict)
     prometheus_pods: dict[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: OperatorConfig) -> ManagementPeers:
+        """As the operator's settings say."""
+        return cls(
+            operator_namespace=config.lease_namespace,
+            operator_pods=labels(config.operator_pods),
+            prometheus_namespaces=labels(config.prometheus_namespaces),
+            prometheus_pods=labels(config.prometheus_pods),
+            addresses=config.address_list,
+        )
 
     def rendered(self) -> list[Manifest]:
         """As peers of an ingress rule."""
