@@ -43,9 +43,12 @@ def allows(rules, address, port):
     )
 
 
-def test_it_selects_the_engine_pods_and_rules_both_ways():
+def test_it_selects_engine_pods_and_those_of_jobs_and_rules_both_ways():
     found = policy()
-    assert found["podSelector"] == {"matchLabels": {names.SERVICE_LABEL: "assistant"}}
+    selected = found["podSelector"]["matchLabels"].items()
+    assert selected <= names.own_labels("assistant").items()
+    assert selected <= names.job_pod_labels("assistant", "preflight").items()
+    assert not selected <= names.own_labels("other").items()
     assert found["policyTypes"] == ["Ingress", "Egress"]
 
 
@@ -118,11 +121,6 @@ def test_a_store_inside_the_cluster_is_known_by_its_namespace(host):
 def test_a_store_of_the_same_namespace():
     rules = policy(model={"source": "s3://bucket/m", "endpoint": "http://store:9000"})["egress"]
     assert rules[1:] == [{"to": [{"podSelector": {}}]}]
-
-
-def test_pods_that_read_a_cache_do_not_reach_the_store():
-    spec = {"model": {"source": "hf://org/name"}, "cache": {"persistentVolumeClaim": "models"}}
-    assert len(policy(**spec)["egress"]) == 1
 
 
 @pytest.mark.parametrize("model", [case[0] for case in REMOTE] + [{"source": "file:///m"}])

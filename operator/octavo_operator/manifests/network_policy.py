@@ -61,17 +61,18 @@ class ManagementPeers:
 
 
 def network_policy(resource: Manifest, spec: Spec, peers: ManagementPeers) -> Manifest:
-    """The policy of the engine pods; those that fetch their model reach its store as well."""
-    fetches = spec.model.remote and spec.cache is None
+    """The policy of the engine pods, and of the Jobs that check and load for them."""
+    labels_of_all = names.own_labels(resource["metadata"]["name"])
+    del labels_of_all[names.SERVICE_LABEL]  # a Job's pods go without it
     return {
         "apiVersion": NETWORK_POLICY[0],
         "kind": NETWORK_POLICY[1],
         "metadata": metadata(resource),
         "spec": {
-            "podSelector": {"matchLabels": names.selector_labels(resource["metadata"]["name"])},
+            "podSelector": {"matchLabels": labels_of_all},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [_api_ingress(spec), {"from": peers.rendered(), "ports": [_tcp(names.MANAGEMENT_PORT)]}],
-            "egress": [dns_egress(), *(store_egress(spec) if fetches else [])],
+            "egress": [dns_egress(), *(store_egress(spec) if spec.model.remote else [])],
         },
     }
 
