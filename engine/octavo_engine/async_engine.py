@@ -12,32 +12,44 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from octavo_engine.batch import SchedulerStats
 from octavo_engine.engine import Engine, Output
-from octavo_engine.errors import Draining, EngineDead, OctavoError, Overloaded, RequestFailed
+from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestFailed
 from octavo_engine.output import Delta
+from octavo_engine.pulse import Beat
 from octavo_engine.request import FinishReason, RejectReason, Request, WaitReason
 
 log = logging.getLogger(__name__)
 
 SHUTTING_DOWN = "the server is shutting down; try again: another replica takes new requests"
+INTERRUPTED = "the server had to shut down before this answer was complete; try again"
+
+IDLE_BEAT_SECONDS = 1.0  # a thread that waits for work shows this often that it would notice some
 
 
 class Stream:
     """The deltas of one request, to be read by one task of the loop that submitted it.
 
     Iteration ends after the delta with a finish reason. It raises RequestFailed when the request failed inside,
-    Draining when the server stopped before the request was begun, and EngineDead when the engine ended.
+    Draining when the server stopped before the request was begun, Interrupted when it stopped before the end, and
+    EngineDead when the engine ended.
     """
 
-    def __init__(self, request: Request, cancel: Callable[[], None]) -> None:
+    def __init__(self, request: Request, body: Sequence[Request], cancel: Callable[[], None]) -> None:
         self.request = request
+        self.body = body  # the requests that came together, this one among them
         self.cancel = cancel  # ends the request in whatever state, within one step; harmless after its end
         self.loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Delta | OctavoError] = asyncio.Queue()
+
+    @property
+    def begun(self) -> bool:
+        """True when the body is accepted: a step has begun one of its requests, which gives the others their right."""
+        return any(request.begun for request in self.body)
 
     def put(self, item: Delta | OctavoError) -> None:
         """Called on the stream's own loop."""
@@ -67,7 +79,7 @@ class AsyncEngine:
         max_prompt_tokens: int | None = None,
         retry_after: Callable[[SchedulerStats], float] = lambda _: 1.0,
         on_reject: Callable[[RejectReason], None] = lambda _: None,
-        on_death: Callable[[], None] = lambda: None,
+        on_death: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._engine = engine
         self._max_waiting_requests = max_waiting_requests
@@ -80,12 +92,10 @@ class AsyncEngine:
         self._cancelled: list[str] = []
         self._streams: dict[str, Stream] = {}
         self._refusal: OctavoError | None = None  # why `submit` takes nothing more
-        self._stopping = self._sending_away = False
-        self._step_began: float | None = None
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="octavo-step", daemon=True)
         self.max_prompt_tokens = max_prompt_tokens
         self.arrivals = 0
-        self.completions = 0
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
@@ -99,10 +109,19 @@ class AsyncEngine:
         return self._thread.is_alive()
 
     @property
-    def step_seconds(self) -> float:
-        """How long the present step has been running; 0 between steps and at rest. The heartbeat of `/livez`."""
-        began = self._step_began
-        return 0.0 if began is None else time.monotonic() - began
+    def died(self) -> bool:
+        """True when the step loop has ended and nobody asked it to."""
+        return self._thread.ident is not None and not self.alive and not self._stopping
+
+    @property
+    def beat(self) -> Beat:
+        """The step thread's last sign of life; read without a lock."""
+        return self._engine.pulse.beat
+
+    @property
+    def completions(self) -> int:
+        """Requests that have ended, in whatever way."""
+        return self.arrivals - len(self._streams)
 
     def stats(self) -> SchedulerStats:
         """The scheduler after its last change, with what has been submitted since counted as new."""
@@ -118,27 +137,34 @@ class AsyncEngine:
         )
 
     def submit(self, request: Request) -> Stream:
-        """Queue a request. Raises RequestError, Overloaded, Draining or EngineDead; then nothing was queued."""
-        self._engine.check(request)
-        self._check_queue(request)
-        stream = Stream(request, lambda: self._cancel(request.id))
+        """Queue one request: see `submit_all`."""
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
+        """Queue the requests of one body, all or none; returns their streams in the same order.
+
+        Raises RequestError, Overloaded, Draining or EngineDead; then nothing was queued.
+        """
+        for request in requests:
+            self._engine.check(request)
+        self._check_queue(requests)
+        streams = [Stream(request, requests, partial(self._cancel, request.id)) for request in requests]
         with self._wake:
             if self._refusal is not None:
                 self._on_reject(RejectReason.DRAINING)
                 raise self._refusal
-            self._streams[request.id] = stream
-            self._new.append(request)
-            self.arrivals += 1
+            self._streams.update({stream.request.id: stream for stream in streams})
+            self._new += requests
+            self.arrivals += len(requests)
             self._wake.notify()
-        return stream
+        return streams
 
-    def _check_queue(self, request: Request) -> None:
+    def _check_queue(self, requests: Sequence[Request]) -> None:
         stats = self.stats()
-        if sum(stats.waiting.values()) >= self._max_waiting_requests:
-            self._overloaded(
-                RejectReason.QUEUE_FULL, f"{self._max_waiting_requests} requests are waiting already", stats
-            )
-        if stats.waiting_prompt_tokens + request.num_prompt > self._max_waiting_prompt_tokens:
+        if sum(stats.waiting.values()) + len(requests) > self._max_waiting_requests:
+            limit = self._max_waiting_requests
+            self._overloaded(RejectReason.QUEUE_FULL, f"more than {limit} requests would wait", stats)
+        if stats.waiting_prompt_tokens + sum(r.num_prompt for r in requests) > self._max_waiting_prompt_tokens:
             limit = self._max_waiting_prompt_tokens
             self._overloaded(RejectReason.QUEUE_TOKENS_FULL, f"more than {limit} prompt tokens would wait", stats)
 
@@ -153,67 +179,71 @@ class AsyncEngine:
             self._wake.notify()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new requests, send away those not begun, let the others run for `seconds`, then end them and the
-        thread."""
+        """Refuse new requests, send away those not begun, let the others run for `seconds`, then interrupt them.
+
+        Returns when nobody waits for an answer any more. The thread goes on until `stop`.
+        """
         deadline = time.monotonic() + seconds
         with self._wake:
-            self._refusal = Draining(SHUTTING_DOWN)
-            self._sending_away = True
-            self._wake.notify()
+            self._refusal = self._refusal or Draining(SHUTTING_DOWN)
+        self._dismiss(Draining(SHUTTING_DOWN), [s for s in list(self._streams.values()) if not s.begun])
         while self.alive and self._streams and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        for request_id in list(self._streams):
-            self._cancel(request_id)
-        await asyncio.to_thread(self.stop)
+        self._dismiss(Interrupted(INTERRUPTED), list(self._streams.values()))
 
-    def stop(self) -> None:
-        """End the step loop after the present step and wait for it."""
+    def _dismiss(self, error: OctavoError, streams: Sequence[Stream]) -> None:
+        """End requests with `error`. Their readers do not wait for the present step, which may be a long one."""
+        self._post({stream.request.id: [error] for stream in streams})
+        for stream in streams:
+            stream.cancel()
+
+    def give_up(self, error: EngineDead) -> None:
+        """Tell everyone that the step thread is lost. Takes no lock: it may be the one that the thread hangs on."""
+        self._refusal = error
+        self._end_all(error)
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """End the step loop after the present step and wait for it, at most so long; False if it still runs."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(seconds)
+        return not self.alive
 
     # -- the step thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while self._take_commands():
-                self._step_began = time.monotonic()
                 self._deliver(self._engine.step())
-                self._step_began = None
-        except BaseException:
+        except BaseException as error:
             log.exception("the step loop has ended")
             with self._wake:
                 self._refusal = EngineDead("the engine has stopped")
-            self._post({name: [self._refusal] for name in list(self._streams)})
-            self._on_death()
+            self._end_all(self._refusal)
+            self._on_death(error)
 
     def _take_commands(self) -> bool:
         """Wait for work, take what came in since the last step; False when it is time to stop."""
         with self._wake:
-            self._wake.wait_for(
-                lambda: self._new or self._cancelled or self._stopping or self._sending_away or self._engine.has_work
-            )
+            self._engine.pulse.rest()
+            while not self._wake.wait_for(self._is_wanted, IDLE_BEAT_SECONDS):
+                self._engine.pulse.rest()
             new, self._new = self._new, []
             cancelled, self._cancelled = self._cancelled, []
-            sending_away, self._sending_away = self._sending_away, False
             stopping = self._stopping
             for request in new:
                 self._engine.add(request)
             self._engine.publish()
-        if sending_away:
-            self._send_away()
         ended = [output for name in cancelled if (output := self._engine.abort(name)) is not None]
-        if sending_away or ended:
+        if ended:
             self._engine.publish()
         self._deliver(ended)
         return not stopping
 
-    def _send_away(self) -> None:
-        for request in self._engine.never_admitted():
-            self._engine.abort(request.id)
-            self._post({request.id: [Draining(SHUTTING_DOWN)]})
+    def _is_wanted(self) -> bool:
+        return bool(self._new or self._cancelled or self._stopping or self._engine.has_work)
 
     def _deliver(self, outputs: list[Output]) -> None:
         """Hand tokens to their readers. The engine has published its state before: an end seen is blocks seen free."""
@@ -222,16 +252,16 @@ class AsyncEngine:
             items[output.request.id].append(output.delta)
         self._post(items)
 
-    def _post(self, items: dict[str, list[Delta | OctavoError]]) -> None:
+    def _end_all(self, error: OctavoError) -> None:
+        self._post({name: [error] for name in list(self._streams)})
+
+    def _post(self, items: Mapping[str, Sequence[Delta | OctavoError]]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Delta | OctavoError]]] = defaultdict(list)
         for name, values in items.items():
-            stream = self._streams.get(name)
-            if stream is None:
-                continue
-            by_loop[stream.loop].extend((stream, value) for value in values)
-            if isinstance(values[-1], OctavoError) or values[-1].finish_reason is not None:
-                del self._streams[name]
-                self.completions += 1
+            last = isinstance(values[-1], OctavoError) or values[-1].finish_reason is not None
+            stream = self._streams.pop(name, None) if last else self._streams.get(name)
+            if stream is not None:  # else it was ended by another thread
+                by_loop[stream.loop].extend((stream, value) for value in values)
         for loop, pairs in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_put_all, pairs)

@@ -6,13 +6,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from octavo_engine import __version__
+from octavo_engine import __version__, termination
 from octavo_engine.config import ServeSettings
 from octavo_engine.errors import StartupError
 
-TERMINATION_LOG = Path("/dev/termination-log")  # what a pod's status shows of a container that ended
 USAGE = """\
 usage: octavo serve MODEL [options]   serve a model over the OpenAI API
        octavo serve --help            all options
@@ -41,6 +39,7 @@ def _serve(arguments: Sequence[str]) -> int:
     try:
         settings = ServeSettings.parse(arguments)
         _log_to_stderr(settings.server.log_level)
+        termination.leave_on_signal()
         from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)
 
         return serve(settings, os.environ)
@@ -58,10 +57,5 @@ def _log_to_stderr(level: str) -> None:
 
 def _report(error: StartupError) -> None:
     """One line, for a person and for the operator, which copies it into a condition."""
-    line = f"{error.reason}: {error}".replace("\n", " ")
-    print(line, file=sys.stderr)  # noqa: T201
-    if TERMINATION_LOG.exists():
-        try:
-            TERMINATION_LOG.write_text(line + "\n")
-        except OSError:
-            logging.getLogger(__name__).warning("%s cannot be written", TERMINATION_LOG)
+    print(termination.line(error.reason, str(error)), file=sys.stderr)  # noqa: T201
+    termination.leave_word(error.reason, str(error))

@@ -101,6 +101,15 @@ class ServerConfig:
     drain_seconds: float = option(
         45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600
     )
+    stuck_decode_seconds: float = option(
+        30.0, "longest that a decode, or the pause between two steps, may take before the process ends", minimum=0.1
+    )
+    stuck_prefill_seconds: float = option(
+        120.0, "the same for a step that computes prompt tokens: slow processors need more", minimum=0.1
+    )
+    stuck_warm_up_seconds: float = option(
+        600.0, "the same for the first step of each kind, in which kernels may be compiled", minimum=0.1
+    )
     request_timeout_seconds: float = option(600.0, "longest a request may wait and run", minimum=1, maximum=86400)
     max_body_bytes: int = option(4 * 1024 * 1024, "longest request body", minimum=1024, maximum=256 * 1024 * 1024)
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")

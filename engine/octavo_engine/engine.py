@@ -12,7 +12,8 @@ from typing import Protocol
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.errors import EngineDead, PromptTooLong
 from octavo_engine.output import Answer, Delta, IncrementalText
-from octavo_engine.request import FinishReason, Request, Sampled, Status
+from octavo_engine.pulse import Pulse
+from octavo_engine.request import FinishReason, Request, Sampled
 from octavo_engine.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Engine:
         self._answers: dict[str, Answer] = {}
         self._deadlines: list[tuple[float, str]] = []
         self._failed_steps = 0
+        self.pulse = Pulse()
         self.snapshot: SchedulerStats = scheduler.stats()
 
     @property
@@ -121,10 +123,6 @@ class Engine:
         self._finish(request, reason, self._clock())
         return Output(request, delta)
 
-    def never_admitted(self) -> list[Request]:
-        """The requests that no step has begun to compute: nothing is lost when they go elsewhere."""
-        return [r for r in self._scheduler.live() if r.status is Status.WAITING and not r.num_preemptions]
-
     def step(self) -> list[Output]:
         """Compute one batch. Raises EngineDead when steps fail again and again."""
         started = self._clock()
@@ -134,7 +132,8 @@ class Engine:
         if not batch.slices:
             return expired
         try:
-            sampled = self._runner.run(batch)
+            with self.pulse.computing(batch.kind):
+                sampled = self._runner.run(batch)
         except Exception:
             self._metrics.step(batch, self._clock() - started)
             return expired + self._fail(batch)

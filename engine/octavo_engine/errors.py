@@ -3,7 +3,12 @@
 OctavoError
 ├── StartupError               the process cannot serve: print `reason: message`, exit non-zero
 │   ├── InvalidConfiguration   a flag, a variable or a combination of them is wrong
-│   ├── ModelNotFound          the path holds no checkpoint
+│   ├── ModelNotFound          the path or the source holds no checkpoint
+│   ├── ModelAccessDenied      the source refuses us: a token or credentials are missing or wrong
+│   ├── ModelSourceUnreachable the source does not answer, or no longer: a later try may succeed
+│   ├── ModelChanged           the source holds other files than the revision that was asked for
+│   ├── ModelCorrupt           what arrived, twice, is not what the source announced
+│   ├── DiskFull               the model does not fit where it is to be written
 │   ├── ModelUnsupported       a checkpoint we read but cannot run (architecture, quantization, ...)
 │   ├── CheckpointInvalid      a checkpoint that is damaged or contradicts its own config
 │   └── InsufficientMemory     weights or the smallest useful cache do not fit
@@ -11,6 +16,7 @@ OctavoError
 │   └── PromptTooLong          the same, for a prompt that can never fit
 ├── Overloaded                 answer 429 with Retry-After: a later try may succeed
 ├── Draining                   answer 503 with Retry-After: another replica may take it
+├── Interrupted                the same for an answer that was begun; a stream gets it as its last event
 ├── RequestFailed              answer 500 with the request's id: this request alone failed
 └── EngineDead                 answer 503: the step loop has ended; the process exits and is restarted
 """
@@ -36,7 +42,27 @@ class InvalidConfiguration(StartupError):
 
 
 class ModelNotFound(StartupError):
-    """The given path holds no checkpoint that can be read."""
+    """The given path or source holds no checkpoint that can be read; the message says what was looked for."""
+
+
+class ModelAccessDenied(StartupError):
+    """The source refuses us; the message names the field that gives a token or credentials."""
+
+
+class ModelSourceUnreachable(StartupError):
+    """The source does not answer, or stopped answering; trying again later may succeed."""
+
+
+class ModelChanged(StartupError):
+    """The source holds other files than the revision that was asked for, or changes while it is read."""
+
+
+class ModelCorrupt(StartupError):
+    """What arrived is not what the source announced: size or hash differ, and did again when fetched anew."""
+
+
+class DiskFull(StartupError):
+    """The destination is too small; the message says what is needed and what is there."""
 
 
 class ModelUnsupported(StartupError):
@@ -75,6 +101,10 @@ class Overloaded(OctavoError):
 
 class Draining(OctavoError):
     """The server is shutting down and takes no new work."""
+
+
+class Interrupted(OctavoError):
+    """The server stops before this answer is complete: it took longer than the drain."""
 
 
 class RequestFailed(OctavoError):

@@ -154,6 +154,11 @@ class Request:
         return len(self.tokens) - self.num_computed
 
     @property
+    def begun(self) -> bool:
+        """True once a step has computed some of it: it is accepted, and has a right to be finished."""
+        return self.status is not Status.WAITING or self.num_preemptions > 0
+
+    @property
     def output_ids(self) -> list[int]:
         """The generated tokens (a copy)."""
         return self.tokens[self.num_prompt :]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.contract
 class Loaded:
     """An engine with every reason to wait."""
 
-    alive, step_seconds, arrivals, completions = True, 0.0, 7, 5
+    died, arrivals, completions = False, 7, 5
 
     def stats(self) -> SchedulerStats:
         waiting = dict.fromkeys(WaitReason, 2)

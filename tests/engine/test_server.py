@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from octavo_engine.async_engine import SHUTTING_DOWN
 from octavo_engine.batch import Batch
 from octavo_engine.errors import Draining
+from octavo_engine.pulse import Phase
 from octavo_engine.request import FinishReason, RejectReason, Sampled
 from octavo_engine.server import connections
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
@@ -268,13 +269,9 @@ def test_new_work_is_refused_and_running_streams_are_told_when_the_drain_runs_ou
             refused = server.post(CHAT, messages=QUESTION)
             assert (refused.status_code, refused.headers["connection"]) == (503, "close")
             assert "retry-after" in refused.headers
-            draining = threading.Thread(target=server.call, args=(server.engine.drain(0),))
-            draining.start()
-            until(lambda: server.engine._stopping, "the drain has run out while a step is under way")
-            server.model.gate.set()
-            draining.join(20)
+            server.call(server.engine.drain(0))
             last = [event for event in "".join(pieces).split("\n\n") if event][-1]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "interrupted"
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -296,7 +293,9 @@ def test_a_request_that_takes_too_long_ends(tokenizer: Tokenizer) -> None:
     with scripted_server(tokenizer, timeout=0.2) as server:
         server.model.gate.clear()
         slow = open_stream(server, COMPLETIONS, {"prompt": "slow"})
-        until(lambda: server.engine.step_seconds > 0.3, "time passes")
+        until(lambda: server.engine.beat.phase is not Phase.IDLE, "it is begun")
+        begun = time.monotonic()
+        until(lambda: time.monotonic() > begun + 0.3, "its deadline has passed")
         server.model.gate.set()
         assert read_all(slow).startswith(b"HTTP/1.1 504")
         assert server.recorder.ended[0].finish_reason is FinishReason.DEADLINE

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo_engine import cli
+from octavo_engine import cli, termination
 from serving_process import DEADLINE_SECONDS, ServingProcess, serving_process, start
 
 pytestmark = pytest.mark.engine
@@ -75,7 +75,7 @@ def test_a_stream_longer_than_the_drain_is_told_so(server: ServingProcess) -> No
     reader = Reader(server.url, ENDLESS)
     server.until(lambda: "data:" in reader.text, "the stream has begun")
     server.process.send_signal(signal.SIGTERM)
-    assert json.loads(reader.last_event())["error"]["code"] == "shutting_down"
+    assert json.loads(reader.last_event())["error"]["code"] == "interrupted"
     assert server.exit_code() == 0
 
 
@@ -131,7 +131,7 @@ def test_the_reason_goes_to_the_termination_log(
 ) -> None:
     log = tmp_path / "termination-log"
     log.touch()
-    monkeypatch.setattr(cli, "TERMINATION_LOG", log)
+    monkeypatch.setattr(termination, "TERMINATION_LOG", log)
     assert cli.main(["serve"]) == 2
     assert (
         log.read_text()

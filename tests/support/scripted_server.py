@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -17,7 +17,8 @@ from octavo_engine.assembly import build_scheduler, detokenizer
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.batch import Batch
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine import Engine
+from octavo_engine.engine import Engine, Runner
+from octavo_engine.engine import Recorder as EngineRecorder
 from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
@@ -39,6 +40,13 @@ class ScriptedModel:
     script: list[int]
     gate: threading.Event = field(default_factory=threading.Event)
     failing: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Self:
+        """One whose gate is open."""
+        made = cls([*tokenizer.encode(SCRIPT, add_special_tokens=False), tokenizer.eos_ids[0]])
+        made.gate.set()
+        return made
 
     def run(self, batch: Batch) -> list[Sampled]:
         assert self.gate.wait(DEADLINE_SECONDS), "the test never opened the gate"
@@ -67,6 +75,18 @@ class Recorder:
 
     def finished(self, request: Request, at: float) -> None:
         self.ended.append(request)
+
+
+def engine_around(model: Runner, tokenizer: Tokenizer, recorder: EngineRecorder, config: EngineConfig) -> Engine:
+    """The real engine and scheduler around a model."""
+    return Engine(
+        scheduler=build_scheduler(config, 256, WINDOW),
+        runner=model,
+        metrics=recorder,
+        detokenizer=lambda request: detokenizer(tokenizer, request),
+        eos_ids=frozenset(tokenizer.eos_ids),
+        max_model_len=WINDOW,
+    )
 
 
 @dataclass
@@ -128,19 +148,9 @@ def scripted_server(
 ) -> Iterator[ScriptedServer]:
     """A running server; `engine` are fields of EngineConfig."""
     config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
-    model = ScriptedModel([*tokenizer.encode(SCRIPT, add_special_tokens=False), tokenizer.eos_ids[0]])
-    model.gate.set()
-    recorder = Recorder()
-    core = Engine(
-        scheduler=build_scheduler(config, 256, WINDOW),
-        runner=model,
-        metrics=recorder,
-        detokenizer=lambda request: detokenizer(tokenizer, request),
-        eos_ids=frozenset(tokenizer.eos_ids),
-        max_model_len=WINDOW,
-    )
+    model, recorder = ScriptedModel.of(tokenizer), Recorder()
     async_engine = AsyncEngine(
-        core,
+        engine_around(model, tokenizer, recorder, config),
         max_waiting_requests=max_waiting,
         max_waiting_prompt_tokens=100_000,
         on_reject=recorder.rejected.append,

@@ -17,6 +17,7 @@ import httpx
 
 START_SECONDS = 180.0  # reading a model on a busy machine
 DEADLINE_SECONDS = 60.0
+PORTS = ("--port=0", "--management-port=0")
 
 
 @dataclass
@@ -75,9 +76,13 @@ class ServingProcess:
 
 def start(model: Path | str, *flags: str, environment: dict[str, str] | None = None) -> ServingProcess:
     """Start `octavo serve` on free ports."""
+    return launch("-m", "octavo_engine", "serve", str(model), *PORTS, *flags, environment=environment)
+
+
+def launch(*arguments: str, environment: dict[str, str] | None = None) -> ServingProcess:
+    """Start Python with `arguments`: something that serves and logs as `octavo serve` does."""
     log = tempfile.NamedTemporaryFile(prefix="octavo-serve-", suffix=".log")  # noqa: SIM115 (it lives with the process)
-    command = [sys.executable, "-m", "octavo_engine", "serve", str(model), "--port=0", "--management-port=0", *flags]
-    return ServingProcess(subprocess.Popen(command, stdout=log, stderr=log, env=environment), log)
+    return ServingProcess(subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment), log)
 
 
 @contextmanager

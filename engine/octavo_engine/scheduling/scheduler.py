@@ -9,7 +9,6 @@ goes to prompts in the order of arrival.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.request import FinishReason, PreemptReason, Request, Status, WaitReason
@@ -77,10 +76,6 @@ class Scheduler:
         del self._order[request.id]
         request.status, request.finish_reason = Status.FINISHED, reason
         request.note(now, "finished", reason)
-
-    def live(self) -> Iterable[Request]:
-        """All requests that have not ended (a copy)."""
-        return [*self._running, *self._waiting]
 
     # -- the step ------------------------------------------------------------------------------------------------------
 

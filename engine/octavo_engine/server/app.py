@@ -50,7 +50,12 @@ def build_app(context: Context) -> ASGIApp:
     app.add_exception_handler(OctavoError, failed)
     app.add_exception_handler(HTTPException, _unknown_route)
     app.add_exception_handler(Exception, _broken)
-    return Gate(app, context.keys, crowded=lambda: any(context.engine.stats().waiting.values()))
+    return Gate(app, context.keys, last_reply=lambda: _is_last(context))
+
+
+def _is_last(context: Context) -> bool:
+    """Whether a connection should end with the reply that begins now."""
+    return not context.lifecycle.ready or any(context.engine.stats().waiting.values())
 
 
 async def _unknown_route(_: Request, error: Exception) -> Response:
@@ -71,13 +76,13 @@ class Gate:
     """Counts headers, gives ids, checks keys and logs. What it decides depends on the decoded path alone.
 
     While requests wait, each reply is its connection's last: a client that keeps connections would otherwise queue here
-    for as long as they live, beside a new replica that is idle.
+    for as long as they live, beside a new replica that is idle. So it is while the server drains.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, crowded: Callable[[], bool]) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, last_reply: Callable[[], bool]) -> None:
         self._app = app
         self._keys = keys
-        self._crowded = crowded
+        self._last_reply = last_reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what may pass."""
@@ -94,7 +99,7 @@ class Gate:
                 status = message["status"]
                 reply = MutableHeaders(scope=message)
                 reply["x-request-id"] = request_id
-                if self._crowded():
+                if self._last_reply():
                     reply["connection"] = "close"
             await send(message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import select
 import time
 from typing import Any
 
@@ -48,3 +49,23 @@ class RecyclingProtocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.app = Connection(self.app)
+
+    def retire(self) -> None:
+        """End the connection where no request can be lost: now if it is idle, else after the present reply.
+
+        A new one stays, and so does one on which a request is arriving: they get an answer that says where to go.
+        """
+        if self.cycle is None or self._is_arriving():
+            return
+        if self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+
+    def _is_arriving(self) -> bool:
+        """True when part of a request is here: read already, or still in the socket's buffer."""
+        if self.conn.trailing_data[0]:
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""Running a body's requests: submit all or none, read them as one sequence, and let none run on for nobody."""
+"""Running a body's requests: submit them together, read them as one sequence, and let none run on for nobody."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ async def generate(engine: AsyncEngine, requests: Sequence[Request], receive: Re
     A client that goes away ends them all, and so does leaving this iterator early. Raises what `submit` and the
     streams raise, and Refusal for a request that was ended from outside.
     """
-    streams: list[Stream] = []
+    streams = engine.submit_all(requests)
     try:
-        for request in requests:
-            streams.append(engine.submit(request))  # noqa: PERF401 (those before a refusal must be cancelled)
         async with _ended_by_disconnect(streams, receive), aclosing(_merge(streams)) as deltas:
             async for index, delta in deltas:
                 _check_end(delta)
@@ -80,6 +78,3 @@ async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[Indexed, None]:
 def _check_end(delta: Delta) -> None:
     if delta.finish_reason is FinishReason.DEADLINE:
         raise Refusal(504, "the request took longer than the server allows", "timeout", code="deadline_exceeded")
-    if delta.finish_reason is FinishReason.ABORT:
-        message = "the server is shutting down and could not finish this answer"
-        raise Refusal(503, message, "service_unavailable", code="shutting_down", headers={"Connection": "close"})

@@ -10,13 +10,12 @@ from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.batch import SchedulerStats
 from octavo_engine.request import WaitReason
 
-STUCK_STEP_SECONDS = 120.0  # a prefill chunk on a throttled CPU takes tens of seconds; a step beyond this never ends
-
 
 class State(StrEnum):
     """Where the process is between start and exit; it only moves forward."""
 
-    STARTING = "starting"  # loading and warming up
+    STARTING = "starting"  # loading
+    WARMING = "warming"  # computing a first token, for nobody
     SERVING = "serving"
     DRAINING = "draining"  # finishing what was begun, refusing what is new
     STOPPED = "stopped"
@@ -31,6 +30,7 @@ class Lifecycle:
     state: State = State.STARTING
     engine: AsyncEngine | None = None
     startup_seconds: float | None = None
+    fault: str | None = None  # why only a restart can help, in words
     _began: float = field(default_factory=time.monotonic)
 
     @property
@@ -40,10 +40,8 @@ class Lifecycle:
 
     @property
     def alive(self) -> bool:
-        """False when only a restart can help. A slow start or a long queue is not a reason."""
-        if self.engine is None or self.state is State.STOPPED:
-            return True
-        return self.engine.alive and self.engine.step_seconds < STUCK_STEP_SECONDS
+        """False when only a restart can help. A slow start, a long queue or slow HTTP is not a reason."""
+        return self.fault is None and not (self.engine is not None and self.engine.died)
 
     def serving(self) -> None:
         """The engine has given its first token: take requests."""

@@ -15,8 +15,10 @@ from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.server.connections import RecyclingProtocol
 
 MAX_HEAD_BYTES = 32 * 1024
-IDLE_SECONDS = 30  # a kept connection without a request
-FLUSH_SECONDS = 5  # for replies that are written but not yet read when the server stops
+# A kept connection without a request: longer than clients and balancers keep theirs (5 s for OpenAI's client, 60 s for
+# most proxies), so that it is they who close, who know that no request is on its way.
+IDLE_SECONDS = 75
+FLUSH_SECONDS = 3  # for replies that are written but not yet read when the server stops
 
 
 def bind(flag: str, host: str, port: int) -> socket.socket:
@@ -51,6 +53,12 @@ class Listener(uvicorn.Server):
         self._serving.add_done_callback(lambda _: on_end())
         while not self.started and not self._serving.done():
             await asyncio.sleep(0.005)
+
+    def retire(self) -> None:
+        """End every kept connection as soon as it is idle, so that its client opens the next one elsewhere."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, RecyclingProtocol):
+                connection.retire()
 
     async def stop(self) -> None:
         """Close the port and let replies that are being sent end; raises what went wrong while serving."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fastapi.responses import JSONResponse
 
-from octavo_engine.errors import Draining, EngineDead, OctavoError, Overloaded, RequestError
+from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestError
 
 MAX_MESSAGE_CHARACTERS = 800
 DRAINING_RETRY_SECONDS = 1  # another replica is a connection away
@@ -43,14 +43,17 @@ def refusal_of(error: OctavoError) -> Refusal:
         case Overloaded():
             return Refusal(429, str(error), "overloaded_error", None, str(error.reason), _elsewhere(error.retry_after))
         case Draining():
-            return Refusal(
-                503, str(error), "service_unavailable", None, "shutting_down", _elsewhere(DRAINING_RETRY_SECONDS)
-            )
+            return _unavailable(error, "shutting_down")
+        case Interrupted():
+            return _unavailable(error, "interrupted")
         case EngineDead():
-            headers = _elsewhere(DRAINING_RETRY_SECONDS)
-            return Refusal(503, str(error), "service_unavailable", None, "engine_stopped", headers)
+            return _unavailable(error, "engine_stopped")
         case _:
             return Refusal(500, str(error), "server_error", None, "internal_error")
+
+
+def _unavailable(error: OctavoError, code: str) -> Refusal:
+    return Refusal(503, str(error), "service_unavailable", None, code, _elsewhere(DRAINING_RETRY_SECONDS))
 
 
 def _elsewhere(seconds: int) -> dict[str, str]:

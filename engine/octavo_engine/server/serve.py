@@ -5,35 +5,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from octavo_engine import termination
 from octavo_engine.assembly import Assembly, assemble
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.config import ServerConfig, ServeSettings, read_environment
-from octavo_engine.errors import InvalidConfiguration
+from octavo_engine.errors import EngineDead, InvalidConfiguration, RequestFailed
 from octavo_engine.metrics import Metrics
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context, Timelines
 from octavo_engine.server.intake import Limits
-from octavo_engine.server.lifecycle import Lifecycle
+from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
 from octavo_engine.server.management import build_management_app
-from octavo_engine.server.shutdown import Stop, drain_and_stop, leave_on_signal_while_loading
+from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_stuck
 from octavo_engine.server.startup import StartupReport
 from octavo_engine.server.warm_up import Uncounted, warm_up
+from octavo_engine.server.watchdog import Limits as StepLimits
+from octavo_engine.server.watchdog import Watchdog
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
 
 
-def serve(settings: ServeSettings, environment: Mapping[str, str]) -> int:
-    """Load, serve until a signal, drain; returns the exit code. Raises StartupError when it cannot come to serving."""
-    leave_on_signal_while_loading()
+def serve(settings: ServeSettings, environment: Mapping[str, str], build: Callable[..., Assembly] = assemble) -> int:
+    """Load, serve until a signal, drain; returns the exit code. Raises StartupError when it cannot come to serving.
+
+    `build` makes the engine, with the arguments of `assemble`.
+    """
     config, server = settings.engine, settings.server
     lifecycle = Lifecycle(model_name=model_name(settings), max_num_seqs=config.max_num_seqs)
     registry, timelines, keys = CollectorRegistry(), Timelines(), open_keys(server, environment)
@@ -46,7 +51,7 @@ def serve(settings: ServeSettings, environment: Mapping[str, str]) -> int:
     report, recorder = StartupReport(metrics), Uncounted(metrics)
     with report.timed("tokenizer"):
         tokenizer = load_tokenizer(config.model, server.chat_template)
-    assembly = assemble(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
+    assembly = build(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
     report.built(assembly, config)
     parts = Parts(
         settings=settings,
@@ -80,26 +85,56 @@ class Parts:
 
 
 async def run(parts: Parts) -> int:
-    """Start the stepping thread, warm up, open the API, wait for the end; returns the exit code."""
-    lifecycle, server = parts.lifecycle, parts.settings.server
+    """Start the stepping thread and its watchdog, warm up, serve until the end; returns the exit code."""
     stop = Stop(asyncio.get_running_loop())
     engine = start_engine(parts, stop)
-    with parts.report.timed("warm_up"):
-        await warm_up(engine)
+    watchdog = build_watchdog(parts, engine)
+    watchdog.start()
+    try:
+        if not await warmed_up(parts, engine):
+            return 1
+        return await serve_until_stopped(parts, engine, stop)
+    finally:
+        watchdog.stop()
+
+
+async def warmed_up(parts: Parts, engine: AsyncEngine) -> bool:
+    """Compute a first token; False, with a word on why, when that fails."""
+    parts.lifecycle.state = State.WARMING
+    try:
+        with parts.report.timed("warm_up"):
+            await warm_up(engine)
+    except (RequestFailed, EngineDead):
+        log.exception("the first token cannot be computed")
+        fault = parts.lifecycle.fault or "the first token cannot be computed; the log has the cause"
+        termination.leave_word(ENGINE_DEAD, fault)
+        return False
+    return True
+
+
+async def serve_until_stopped(parts: Parts, engine: AsyncEngine, stop: Stop) -> int:
+    """Open the API, wait for the end, drain; returns the exit code."""
+    lifecycle = parts.lifecycle
     parts.recorder.counting = True
     lifecycle.engine = engine
     listener = api_listener(build_app(build_context(parts, engine)))
+    stop.on_signals()
     await listener.start(parts.api_socket, on_end=stop.asked.set)
     lifecycle.serving()
     name, url = lifecycle.model_name, url_of(parts.api_socket)
     log.info("serving %s on %s after %.1f s", name, url, lifecycle.startup_seconds)
     await stop.asked.wait()
-    return await drain_and_stop(lifecycle, engine, listener, server.drain_seconds)
+    return await drain_and_stop(lifecycle, engine, listener, parts.settings.server.drain_seconds)
 
 
 def start_engine(parts: Parts, stop: Stop) -> AsyncEngine:
     """The stepping thread, with its bounded queue. When it dies, the process ends and is restarted."""
     config = parts.settings.engine
+
+    def died(error: BaseException) -> None:
+        parts.lifecycle.fault = died_of(error)
+        stop.from_any_thread()
+
     engine = AsyncEngine(
         parts.assembly.engine,
         max_waiting_requests=config.queue_limit,
@@ -107,10 +142,21 @@ def start_engine(parts: Parts, stop: Stop) -> AsyncEngine:
         max_prompt_tokens=config.max_prompt_tokens,
         retry_after=lambda stats: parts.metrics.estimated_queue_seconds(stats) or 1.0,
         on_reject=parts.metrics.rejected,
-        on_death=stop.from_any_thread,
+        on_death=died,
     )
     engine.start()
     return engine
+
+
+def build_watchdog(parts: Parts, engine: AsyncEngine) -> Watchdog:
+    """What ends the process when the step thread is lost."""
+    server = parts.settings.server
+    limits = StepLimits(
+        decode=server.stuck_decode_seconds,
+        prefill=server.stuck_prefill_seconds,
+        warm_up=server.stuck_warm_up_seconds,
+    )
+    return Watchdog(lambda: engine.beat, limits, lambda fault: leave_stuck(parts.lifecycle, engine, fault))
 
 
 def build_context(parts: Parts, engine: AsyncEngine) -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,8 +12,9 @@ from dataclasses import replace
 import pytest
 
 from octavo_engine.async_engine import AsyncEngine, Stream
-from octavo_engine.errors import Draining, EngineDead, Overloaded, PromptTooLong, RequestFailed
+from octavo_engine.errors import Draining, EngineDead, Interrupted, Overloaded, PromptTooLong, RequestFailed
 from octavo_engine.output import Delta
+from octavo_engine.pulse import Phase
 from octavo_engine.request import FinishReason, RejectReason, SamplingParams
 from scheduling_helpers import request
 from scripted_engine import Clock, Scripted
@@ -186,7 +187,7 @@ class TestAsyncEngine:
         async with started(parts) as engine:
             parts.runner.gate.clear()
             engine.submit(request([100], max_tokens=3))
-            await until(lambda: engine.step_seconds > 0)
+            await until(lambda: engine.beat.phase is not Phase.IDLE)
             with pytest.raises(Overloaded) as tokens:
                 engine.submit(request(101))
             for number in range(4):
@@ -220,7 +221,7 @@ class TestAsyncEngine:
         async with started(parts) as engine:
             parts.runner.gate.clear()
             begun = engine.submit(request([100], max_tokens=3))
-            await until(lambda: engine.step_seconds > 0)
+            await until(lambda: engine.beat.phase is not Phase.IDLE)
             queued = engine.submit(request([200], max_tokens=3))
             drained = asyncio.create_task(engine.drain(5))
             await asyncio.sleep(0)
@@ -231,21 +232,55 @@ class TestAsyncEngine:
             with pytest.raises(Draining):
                 await text(queued)
             await drained
-            assert not engine.alive
 
-    async def test_a_drain_that_runs_out_ends_what_is_left_with_a_reason(self):
-        parts = Scripted()
-        parts.runner.before = lambda batch: time.sleep(0.01)
+    async def test_a_body_that_was_begun_in_part_is_finished_as_a_whole(self):
+        parts = Scripted(seqs=1)
         async with started(parts) as engine:
+            parts.runner.gate.clear()
+            begun, second = engine.submit_all([request([100], max_tokens=3), request([200], max_tokens=3)])
+            await until(lambda: engine.beat.phase is not Phase.IDLE)
+            drained = asyncio.create_task(engine.drain(5))
+            await asyncio.sleep(0)
+            parts.runner.gate.set()
+            assert await text(begun) == "101 102 103 ."
+            assert await text(second) == "201 202 203 ."
+            await drained
+
+    async def test_a_drain_that_runs_out_interrupts_even_while_a_step_does_not_end(self):
+        parts = Scripted()
+        async with started(parts) as engine:
+            parts.runner.gate.clear()
             long = engine.submit(request([100], max_tokens=120))
-            await until(lambda: engine.stats().running == 1)
+            await until(lambda: engine.beat.phase is not Phase.IDLE)
             await engine.drain(0.1)
-            deltas = [delta async for delta in long]
-            assert deltas[-1].finish_reason is FinishReason.ABORT
+            with pytest.raises(Interrupted):
+                await text(long)
+            assert not await asyncio.to_thread(engine.stop, 0.01)
+            parts.runner.gate.set()
+            assert await asyncio.to_thread(engine.stop, 5)
+            assert engine.stats().used_blocks == 0
+
+    async def test_everyone_is_told_of_a_lost_step_thread_even_while_it_holds_the_lock(self):
+        parts = Scripted()
+        held, release = threading.Event(), threading.Event()
+
+        def hold(batch):
+            with parts.asynchronous._wake:
+                held.set()
+                release.wait(10)
+
+        async with started(parts) as engine:
+            parts.runner.before = hold
+            stream = engine.submit(request([100]))
+            await until(held.is_set)
+            engine.give_up(EngineDead("lost"))
+            with pytest.raises(EngineDead, match="lost"):
+                await text(stream)
+            release.set()
 
     async def test_a_dead_engine_says_so_to_all(self, caplog):
         died = []
-        parts = Scripted(on_death=lambda: died.append(True))
+        parts = Scripted(on_death=died.append)
         caplog.set_level(logging.CRITICAL)
 
         def die(batch):
@@ -258,7 +293,8 @@ class TestAsyncEngine:
             await until(lambda: not engine.alive)
             with pytest.raises(EngineDead):
                 engine.submit(request([100]))
-        assert died == [True]
+            assert engine.died
+        assert [type(error) for error in died] == [SystemExit]
 
     async def test_two_hundred_clients_that_leave_at_any_moment_leave_nothing_behind(self):
         parts = Scripted(max_waiting_requests=1000, max_waiting_prompt_tokens=100_000)

@@ -1,0 +1,101 @@
+"""`octavo serve` around a model that fails on demand; started by `test_server_faults`.
+
+    python faulty_server.py GGUF TERMINATION_LOG GATE [flags of octavo serve]
+
+GGUF gives the tokenizer. No step ends before the file GATE exists. The first token of a prompt is the fault it asks
+for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from octavo_engine import termination
+from octavo_engine.assembly import Assembly
+from octavo_engine.batch import Batch
+from octavo_engine.config import EngineConfig, ServeSettings
+from octavo_engine.engine import Recorder
+from octavo_engine.request import Sampled
+from octavo_engine.server.serve import serve
+from octavo_engine.tokenizer import Tokenizer
+from scripted_server import WINDOW, ScriptedModel, engine_around
+
+FOREVER = 3600
+SLOW_SECONDS = 1.0
+FREEZE, DEADLOCK, DIE, HANG_PYTHON, SLOW_PREFILL = range(100, 105)
+
+
+def take_the_lock_for_good() -> None:
+    """Another thread takes the engine's lock and never gives it back."""
+    lock = threading.current_thread()._target.__self__._wake  # type: ignore[attr-defined] # this is the step thread
+    taken = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            time.sleep(FOREVER)
+
+    threading.Thread(target=hold, daemon=True).start()
+    taken.wait()
+
+
+FAULTS: dict[int, Callable[[], object]] = {
+    FREEZE: lambda: time.sleep(FOREVER),
+    DEADLOCK: take_the_lock_for_good,
+    DIE: lambda: sys.exit("killed"),
+    HANG_PYTHON: lambda: ctypes.PyDLL(None).sleep(FOREVER),  # called through PyDLL, it lets no other thread run
+}
+
+
+class FaultyModel:
+    """Follows the script, and fails in the first decode of a request that asks for it."""
+
+    def __init__(self, script: ScriptedModel, gate: Path) -> None:
+        self._script, self._gate = script, gate
+
+    def run(self, batch: Batch) -> list[Sampled]:
+        while not self._gate.exists():
+            time.sleep(0.01)
+        for request in (piece.request for piece in batch.slices):
+            wanted = request.tokens[0]
+            if wanted == SLOW_PREFILL and not request.num_output:
+                time.sleep(SLOW_SECONDS)
+            if wanted in FAULTS and request.num_output:
+                FAULTS[wanted]()
+        return self._script.run(batch)
+
+
+def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:
+    logging.basicConfig(level="INFO", format="%(levelname)s %(message)s", stream=sys.stderr)
+    termination.TERMINATION_LOG = Path(termination_log)
+    termination.leave_on_signal()
+
+    def build(config: EngineConfig, tokenizer: Tokenizer, recorder: Recorder, **_: Any) -> Assembly:
+        model = FaultyModel(ScriptedModel.of(tokenizer), Path(gate))
+        return Assembly(
+            engine=engine_around(model, tokenizer, recorder, config),
+            spec=SimpleNamespace(vocab=tokenizer.vocab_size, architecture="scripted"),  # type: ignore[arg-type]
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+            attention_backend="none",
+            max_model_len=WINDOW,
+            num_blocks=256,
+            cache_bytes=0,
+            weight_bytes=0,
+        )
+
+    return serve(ServeSettings.parse([gguf, *flags]), {}, build)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
