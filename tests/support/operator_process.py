@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 from cluster_tools import Kubectl, wait_for
+from fault_proxy import FaultProxy
 from node import config
 
 RELEASE = "octavo"
@@ -29,7 +33,26 @@ class OperatorProcess:
         self._kubeconfig = self._folder / "kubeconfig.json"
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0
+        self.environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT / "operator")}
         self._grant(settings)
+
+    def through(self, proxy: FaultProxy) -> OperatorProcess:
+        """From the next start on the operator reaches the API server through a proxy, with its own token."""
+        authority = base64.b64encode(proxy.certificate.read_bytes()).decode()
+        document = json.loads(self._kubeconfig.read_text())
+        document["clusters"][0]["cluster"] = {"server": proxy.url, "certificate-authority-data": authority}
+        self._kubeconfig.write_text(json.dumps(document))
+        return self
+
+    def use_token(self, token: str) -> None:
+        """Exchanges the token in the file, as the kubelet does in a pod."""
+        document = json.loads(self._kubeconfig.read_text())
+        document["users"][0]["user"] = {"token": token}
+        following = self._kubeconfig.with_suffix(".next")
+        following.touch(mode=0o600)
+        following.write_text(json.dumps(document))
+        following.replace(self._kubeconfig)
 
     def start(self, identity: str = "test", **flags: object) -> OperatorProcess:
         """Starts the process; `flags` are the operator's own, with underscores."""
@@ -50,10 +73,21 @@ class OperatorProcess:
         }
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in (given | flags).items()]
         command = [sys.executable, "-m", "octavo_operator", "run", *arguments]
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT / "operator")}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            self._began = log.tell()
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
         return self
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """As a power cut would: nothing is released."""
@@ -68,12 +102,27 @@ class OperatorProcess:
         return self._log.read_text()
 
     def leads(self) -> bool:
-        """Whether this process has taken the Lease."""
-        return "holding the lease" in self.log()
+        """Whether the process that was started last has taken the Lease."""
+        return b"holding the lease" in self._log.read_bytes()[self._began :]
 
-    def unexpected_lines(self) -> list[str]:
-        """Lines no healthy run writes: errors, tracebacks."""
-        return [line for line in self.log().splitlines() if " ERROR " in line or "Traceback" in line]
+    def metrics(self) -> str:
+        """What /metrics says."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+            text: str = response.read().decode()
+            return text
+
+    def alive(self) -> bool:
+        """What /livez says."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/livez", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def unexpected_lines(self, *allowed: str) -> list[str]:
+        """Lines no healthy run writes: errors, tracebacks. `allowed` are patterns of those that a fault explains."""
+        loud = [line for line in self.log().splitlines() if re.search(r" (ERROR|CRITICAL) |Traceback", line)]
+        return [line for line in loud if not any(re.search(pattern, line) for pattern in allowed)]
 
     def _end(self, number: int) -> int:
         if self._process is None or self._process.poll() is not None:

@@ -1,0 +1,93 @@
+"""The objects that belong to a service, in a form that can be compared: over time, and between services of one spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from cluster_api import SERVICES, ClusterApi, Object, path_of
+
+KINDS = (
+    ("apps/v1", "deployments"),
+    ("batch/v1", "jobs"),
+    ("networking.k8s.io/v1", "networkpolicies"),
+    ("policy/v1", "poddisruptionbudgets"),
+    ("v1", "configmaps"),
+    ("v1", "serviceaccounts"),
+    ("v1", "services"),
+)
+"""apiVersion and plural of every kind of child; the PodMonitor's is not installed everywhere."""
+
+LABEL = "octavo.dev/service"
+_SERVERS_OWN = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
+_REVISION = "deployment.kubernetes.io/revision"
+
+
+def live(api: ClusterApi, namespace: str) -> list[tuple[str, Object]]:
+    """Plural and object of everything that carries our label, pods aside."""
+    return [(kind[1], item) for kind in KINDS for item in api.items(path_of(kind, namespace), LABEL)]
+
+
+def orphans(api: ClusterApi, namespace: str) -> list[str]:
+    """Children without a living parent, and parents' children that exist twice."""
+    parents = {item["metadata"]["uid"] for item in api.items(path_of(SERVICES, namespace))}
+    return [
+        f"{plural}/{item['metadata']['name']}"
+        for plural, item in live(api, namespace)
+        if not parents & {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
+    ]
+
+
+def of_service(api: ClusterApi, namespace: str, name: str) -> dict[str, Object]:
+    """A service's children by `plural/name`, with its own name written as NAME and without what the server adds."""
+    uid = (api.get(path_of(SERVICES, namespace, name)) or {"metadata": {"uid": ""}})["metadata"]["uid"]
+    mine = [
+        (plural, item)
+        for plural, item in live(api, namespace)
+        if uid in {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
+    ]
+    return {
+        f"{plural}/{item['metadata']['name']}".replace(name, "NAME"): comparable(item, name, uid)
+        for plural, item in mine
+    }
+
+
+def comparable(item: Object, name: str, uid: str) -> Object:
+    """What of a child follows from the spec."""
+    head = {key: value for key, value in item["metadata"].items() if key not in _SERVERS_OWN}
+    head["annotations"] = {
+        key: value
+        for key, value in head.get("annotations", {}).items()
+        if key not in (_REVISION, "octavo.dev/rendered")  # the second is a digest that holds the name
+    }
+    kept = {key: value for key, value in item.items() if key != "status"} | {"metadata": head}
+    if "clusterIP" in kept.get("spec", {}):
+        kept["spec"] = {key: value for key, value in kept["spec"].items() if not key.startswith("clusterIP")}
+    text = json.dumps(kept, sort_keys=True).replace(uid, "UID").replace(name, "NAME")
+    made: Object = json.loads(text)
+    return made
+
+
+def differences(before: dict[str, Object], after: dict[str, Object]) -> list[str]:
+    """Where two sets of children differ, for a person to read; empty when they are the same."""
+    found = [f"{name} is only in the {side}" for name, side in _only(before, after)]
+    for name in before.keys() & after.keys():
+        found += [f"{name}{where}" for where in _paths(before[name], after[name], "")]
+    return sorted(found)
+
+
+def _only(before: Iterable[str], after: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, "first") for name in set(before) - set(after)] + [
+        (name, "second") for name in set(after) - set(before)
+    ]
+
+
+def _paths(one: Any, other: Any, path: str) -> list[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted(one.keys() | other.keys())
+        return [found for key in keys for found in _paths(one.get(key), other.get(key), f"{path}.{key}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [found for index, (a, b) in pairs for found in _paths(a, b, f"{path}[{index}]")]
+    return [] if one == other else [f"{path}: {one!r} and {other!r}"]

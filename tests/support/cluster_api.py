@@ -1,0 +1,105 @@
+"""The API server as an administrator asks it, over one kept connection: for tests that ask thousands of times."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+Object = dict[str, Any]
+
+SERVICES = "octavo.dev/v1alpha1", "inferenceservices"
+
+
+class Unwilling(Exception):
+    """The API server said no.
+
+    Attributes:
+        status: its status.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class ClusterApi:
+    """Reads and writes of one kubeconfig's first user. Not for several threads at once."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        document = json.loads(kubeconfig.read_text())
+        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self._context = ssl.create_default_context(cadata=authority)
+        with tempfile.TemporaryDirectory() as folder:
+            pair = Path(folder, "pair")
+            pair.touch(mode=0o600)
+            pair.write_bytes(b"".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("certificate", "key")))
+            self._context.load_cert_chain(pair)
+        self._host = urllib.parse.urlsplit(cluster["server"]).netloc
+        self._connection: http.client.HTTPSConnection | None = None
+
+    def get(self, path: str) -> Object | None:
+        """An object, or None where there is none."""
+        try:
+            return self._request("GET", path)
+        except Unwilling as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def items(self, path: str, selector: str = "") -> list[Object]:
+        """Objects of a collection."""
+        query = f"?labelSelector={urllib.parse.quote(selector)}" if selector else ""
+        items: list[Object] = self._request("GET", path + query)["items"]
+        return items
+
+    def apply(self, path: str, document: Object, manager: str = "tests") -> Object:
+        """Server-side apply. Raises `Unwilling`."""
+        query = f"?fieldManager={manager}&force=true&fieldValidation=Strict"
+        return self._request("PATCH", path + query, document, "application/apply-patch+yaml")
+
+    def create(self, path: str, document: Object) -> Object:
+        """A new object. Raises `Unwilling`."""
+        return self._request("POST", path, document)
+
+    def merge(self, path: str, document: Object) -> Object:
+        """Merge patch. Raises `Unwilling`."""
+        return self._request("PATCH", path, document, "application/merge-patch+json")
+
+    def delete(self, path: str) -> None:
+        """Deletes in the background; nothing happens where there is nothing."""
+        try:
+            self._request("DELETE", path)
+        except Unwilling as error:
+            if error.status != 404:
+                raise
+
+    def _request(self, verb: str, path: str, body: Object | None = None, content: str = "application/json") -> Object:
+        payload = json.dumps(body) if body is not None else None
+        for attempt in (1, 2):
+            if self._connection is None:
+                self._connection = http.client.HTTPSConnection(self._host, context=self._context, timeout=30)
+            try:
+                self._connection.request(verb, path, payload, {"Content-Type": content})
+                response = self._connection.getresponse()
+                answer: Object = json.loads(response.read())
+                break
+            except (OSError, http.client.HTTPException):  # a kept connection that the server has closed meanwhile
+                self._connection = None
+                if attempt == 2:
+                    raise
+        if response.status >= 400:
+            raise Unwilling(response.status, answer.get("message", ""))
+        return answer
+
+
+def path_of(kind: tuple[str, str], namespace: str, name: str = "") -> str:
+    """The path of a collection or, with a name, of an object; `kind` is apiVersion and plural."""
+    root = f"/apis/{kind[0]}" if "/" in kind[0] else f"/api/{kind[0]}"
+    return f"{root}/namespaces/{namespace}/{kind[1]}" + (f"/{name}" if name else "")
