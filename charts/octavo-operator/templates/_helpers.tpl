@@ -25,3 +25,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- define "octavo.namespaces" -}}
 {{- default (list .Release.Namespace) .Values.namespaces | sortAlpha | toJson -}}
 {{- end }}
+
+{{- /* `a=b,c=d` as a JSON object. */ -}}
+{{- define "octavo.labelsOf" -}}
+{{- $labels := dict -}}
+{{- range splitList "," . | compact }}{{ $pair := splitn "=" 2 . }}{{ $_ := set $labels $pair._0 $pair._1 }}{{ end -}}
+{{- $labels | toJson -}}
+{{- end }}

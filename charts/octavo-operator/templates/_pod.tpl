@@ -20,8 +20,14 @@ What the pod itself knows is not written down, so that the objects may be moved 
 - {name: OCTAVO_OPERATOR_SCRAPE_SECONDS, value: {{ .Values.intervals.scrape | quote }}}
 - {name: OCTAVO_OPERATOR_SCRAPE_TIMEOUT_SECONDS, value: {{ .Values.intervals.scrapeTimeout | quote }}}
 - {name: OCTAVO_OPERATOR_SCALE_DOWN_SECONDS, value: {{ .Values.intervals.scaleDown | quote }}}
+- {name: OCTAVO_OPERATOR_HEARTBEAT_SECONDS, value: {{ .Values.intervals.heartbeat | quote }}}
 - {name: OCTAVO_OPERATOR_RESYNC_SECONDS, value: {{ .Values.intervals.resync | quote }}}
 - {name: OCTAVO_OPERATOR_API_TIMEOUT_SECONDS, value: {{ .Values.intervals.apiTimeout | quote }}}
+# Whom the services' NetworkPolicies let in beside their clients.
+- {name: OCTAVO_OPERATOR_OPERATOR_PODS, value: {{ include "octavo.selector" . | replace ": " "=" | replace "\n" "," | quote }}}
+- {name: OCTAVO_OPERATOR_PROMETHEUS_PODS, value: {{ .Values.prometheus.pods | quote }}}
+- {name: OCTAVO_OPERATOR_PROMETHEUS_NAMESPACES, value: {{ .Values.prometheus.namespaces | quote }}}
+- {name: OCTAVO_OPERATOR_MANAGEMENT_ADDRESSES, value: {{ .Values.prometheus.addresses | join "," | quote }}}
 - {name: OCTAVO_OPERATOR_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
 - {name: OCTAVO_OPERATOR_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
 {{- end }}
