@@ -1,6 +1,7 @@
 """The fault proxy does what its rules say: checked against a small API server with TLS of its own."""
 
 import asyncio
+import base64
 import json
 import ssl
 import threading
@@ -73,7 +74,8 @@ async def _events(request):
 
 @pytest.fixture
 async def proxy(upstream, tmp_path):
-    made = FaultProxy(upstream[0], upstream[1], tmp_path).start()
+    authority = base64.b64encode(upstream[1].read_bytes()).decode()
+    made = FaultProxy(upstream[0], authority, tmp_path).start()
     yield made
     await asyncio.to_thread(made.stop)
 
@@ -158,6 +160,23 @@ async def test_an_old_answer_is_the_first_one(proxy, client):
     with proxy.failing(Rule(OldAnswer())):
         assert await count() == 1
     assert await count() == 3
+
+
+async def test_a_rule_may_be_about_one_name(proxy, client):
+    with proxy.failing(Rule(Answer(500), about="assistant")):
+        assert (await client.get(SERVICES + "/other")).status == 200
+        assert (await client.get(ONE)).status == 500
+        assert (await client.get("/api/v1/namespaces/team/pods?labelSelector=a%3Dassistant")).status == 500
+
+
+async def test_old_answers_can_be_chosen(proxy, client):
+    await client.get(ONE)
+    proxy.remember()
+    for _ in range(2):
+        await client.get(ONE)
+    with proxy.failing(Rule(OldAnswer())):
+        async with client.get(ONE) as response:
+            assert (await response.json())["count"] == 2
 
 
 async def test_a_cut_comes_after_the_nth_write_and_lets_nothing_through(proxy, client, upstream):

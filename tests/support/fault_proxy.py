@@ -7,6 +7,7 @@ runs in a thread; tests set rules and read records from theirs.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import socket
@@ -88,11 +89,11 @@ class FaultProxy:
     """Listens on a port of 127.0.0.1 between `start` and `stop`.
 
     Args:
-        upstream: URL of the API server; `trusted`: its certificate authority.
+        upstream: URL of the API server; `trusted`: its certificate authority, as base64 of PEM like in a kubeconfig.
         folder: where the proxy's own certificate goes.
     """
 
-    def __init__(self, upstream: str, trusted: Path, folder: Path) -> None:
+    def __init__(self, upstream: str, trusted: str, folder: Path) -> None:
         self._upstream = upstream.rstrip("/")
         self._trusted = trusted
         self._key, self.certificate = self_signed(folder)
@@ -133,7 +134,7 @@ class FaultProxy:
         self._do(lambda: self._set(list(rules)))
 
     def cut(self, after: int, act: Callable[[], None]) -> None:
-        """Calls `act` once the API server has done so many writes (leases aside); nothing is answered from then on."""
+        """Calls `act` once the API server has done so many writes that count; nothing is answered from then on."""
         self._do(lambda: setattr(self, "_cut", Cut(after, act)))
 
     def mend(self) -> None:
@@ -141,15 +142,13 @@ class FaultProxy:
         self._do(lambda: setattr(self, "_cut", None))
 
     def writes(self, since: float = 0.0) -> list[Call]:
-        """Writes that the API server did, leases aside, that came after a monotonic time."""
-        return [
-            record.call
-            for record in list(self.records)
-            if record.at >= since
-            and record.call.writes
-            and not record.call.renews_the_lease
-            and 200 <= record.status < 300
-        ]
+        """Writes that count, and that the API server did, that came after a monotonic time."""
+        done = [item for item in list(self.records) if item.at >= since and 200 <= item.status < 300]
+        return [record.call for record in done if record.call.counts]
+
+    def remember(self) -> None:
+        """Forgets all answers: `OldAnswer` gives those that come from now on."""
+        self._do(self._firsts.clear)
 
     def calls(self, since: float = 0.0) -> list[Call]:
         """All calls, leases aside, that came after a monotonic time."""
@@ -182,7 +181,7 @@ class FaultProxy:
     async def _serve(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self._key)
-        trusting = ssl.create_default_context(cafile=str(self._trusted))
+        trusting = ssl.create_default_context(cadata=base64.b64decode(self._trusted).decode())
         connector = aiohttp.TCPConnector(limit=0, ssl=trusting)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
             self._session = session
@@ -220,24 +219,27 @@ class FaultProxy:
             await asyncio.gather(answer, gone, return_exceptions=True)
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        """Every call is on record before its caller hears of it."""
         call, came = read_call(request.method, request.target), time.monotonic()
         fault = next((rule.fault for rule in self._rules if rule.claims(call)), None)
-        status = 0
-        try:
-            if call.verb == "watch" and (fault is None or isinstance(fault, Stream)):
-                status = 200
-                self._streams.add(writer)
-                await self._stream(request, writer, fault_watch.STREAMS[fault.how] if fault else fault_watch.honest)
-                return
-            reply = await self._reply(request, call, fault)
-            status = reply.status
-            writer.write(_encoded(reply, half=isinstance(fault, HalfBody)))
-            await writer.drain()
-            if isinstance(fault, HalfBody):
-                raise Broken
-        finally:
-            self._streams.discard(writer)
+
+        def record(status: int) -> None:
             self.records.append(Record(came, call, status, fault is not None))
+
+        if call.verb == "watch" and (fault is None or isinstance(fault, Stream)):
+            record(200)
+            await self._stream(request, writer, fault_watch.STREAMS[fault.how] if fault else fault_watch.honest)
+            return
+        try:
+            reply = await self._reply(request, call, fault)
+        except BaseException:
+            record(0)
+            raise
+        record(reply.status)
+        writer.write(_encoded(reply, half=isinstance(fault, HalfBody)))
+        await writer.drain()
+        if isinstance(fault, HalfBody):
+            raise Broken
 
     async def _reply(self, request: Request, call: Call, fault: Fault | None) -> Reply:
         """Everything but streams; raises `Broken` where the connection is to break."""
@@ -262,7 +264,7 @@ class FaultProxy:
         return reply
 
     async def _forward(self, request: Request, call: Call) -> Reply:
-        counted = self._cut if call.writes and not call.renews_the_lease else None
+        counted = self._cut if call.counts else None
         if self._cut and self._cut.done:
             raise Broken
         if counted is None:
@@ -290,6 +292,18 @@ class FaultProxy:
     ) -> None:
         if self._cut and self._cut.done:
             raise Broken
+        self._streams.add(writer)
+        try:
+            await self._copy(request, writer, transform)
+        finally:
+            self._streams.discard(writer)
+
+    async def _copy(
+        self,
+        request: Request,
+        writer: asyncio.StreamWriter,
+        transform: Callable[[fault_watch.Lines], fault_watch.Lines],
+    ) -> None:
         async with self._upstream_request(request) as response:
             if response.status != 200:
                 writer.write(

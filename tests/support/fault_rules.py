@@ -26,8 +26,13 @@ class Call:
 
     @property
     def renews_the_lease(self) -> bool:
-        """Leases are written all the time; counts of writes leave them aside."""
+        """Leases are read and written all the time."""
         return self.resource == "leases"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it changes what a service is made of: the lease does not, nor do Events that tell of it."""
+        return self.writes and self.resource not in ("leases", "events")
 
 
 def read_call(method: str, target: str) -> Call:
@@ -109,6 +114,7 @@ class Rule:
 
     Attributes:
         leases: whether a rule without resources means leases too; without them the operator stops as it should.
+        about: hits only calls whose target holds this text: a service's name, which its children carry as well.
         skip: so many matching calls pass first.
         times: so many are hit after that; None: all.
         hits: how many were hit.
@@ -117,6 +123,7 @@ class Rule:
     fault: Fault
     verbs: Collection[str] = ()
     resources: Collection[str] = ()
+    about: str = ""
     skip: int = 0
     times: int | None = None
     leases: bool = False
@@ -127,7 +134,7 @@ class Rule:
         """Whether this call is hit; counts it."""
         if isinstance(self.fault, Stream) and call.verb != "watch":
             return False
-        if self.verbs and call.verb not in self.verbs:
+        if (self.verbs and call.verb not in self.verbs) or self.about not in call.target:
             return False
         if self.resources and call.resource not in self.resources:
             return False
