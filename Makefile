@@ -43,7 +43,7 @@ generate: venv ## Write the CRDs, the dashboards and the rules from code
 	@hack/generate
 
 requirements: $(UV) ## Resolve the pinned requirements again
-	$(COMPILE) --extra engine --extra operator --group dev $(PINNED) -o requirements/dev.txt
+	$(COMPILE) --extra engine --extra operator --extra plugin --group dev $(PINNED) -o requirements/dev.txt
 	$(COMPILE) --extra engine $(PINNED) -c requirements/dev.txt -o requirements/engine.txt
 	$(COMPILE) --extra operator $(PINNED) -c requirements/dev.txt -o requirements/operator.txt
 
