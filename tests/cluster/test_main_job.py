@@ -7,6 +7,9 @@ a real burst is the demo's story and, decision by decision, that of `operator/te
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -74,6 +77,22 @@ def test_kubectl_tells_what_a_person_wants_to_know(kubectl: Kubectl, service: st
     head, row = kubectl("-n", service, "get", "osvc").splitlines()
     assert head.split() == ["NAME", "READY", "REASON", "MODEL", "REPLICAS", "QUEUE", "URL", "AGE"]
     assert row.split()[:5] == [NAME, "True", "Serving", "smollm2", "1/1"]
+
+
+def test_the_plugin_shows_explains_and_talks(kubectl: Kubectl, service: str) -> None:
+    def octavo(*arguments: str) -> str:
+        path = f"{config.HACK}{os.pathsep}{os.environ['PATH']}"  # the node's kubectl comes first
+        command = [str(Path(sys.executable).with_name("kubectl-octavo")), "-n", service, *arguments]
+        done = subprocess.run(
+            command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "AllReplicasReady" in octavo("status", NAME)
+    assert "Is it ready? Yes. Serving" in octavo("explain", NAME)
+    assert "Paris" in octavo("chat", NAME, "-m", QUESTION[0]["content"], "--max-tokens", "24")
+    assert f"pod/{NAME}" in octavo("logs", NAME, "--tail", "3")
 
 
 def test_a_client_gets_400_that_names_the_field(client: openai.OpenAI) -> None:
