@@ -15,7 +15,7 @@ from octavo_engine.engine import Engine, Recorder
 from octavo_engine.errors import InvalidConfiguration, ModelUnsupported
 from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.memory import CacheGeometry, device_cache_bytes, plan_blocks
+from octavo_engine.memory import CacheGeometry, device_cache_bytes, host_cache_bytes, plan_blocks
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loading import load_model, resolve_dtype
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 Phase = Callable[[str, float], None]
-
-# What a host gives to KV by default: most of its memory is for weights, and other containers may count on the rest.
-HOST_CACHE_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ def assemble(
             " they do not belong together"
         )
     dtype, backend = resolve_dtype(spec, config.dtype), choose_backend(config.attention_backend, device)
-    max_model_len = choose_length(config.max_model_len, spec)
+    max_model_len = config.length_for(spec.max_positions)
     with timed(on_phase, "weights"):
         kernels = choose(backend)
         decoder = load_model(config.model, dtype=dtype, device=device, kernels=kernels, on_progress=on_progress)
@@ -92,7 +89,7 @@ def assemble(
     sampler = Sampler(eos_ids=sorted(eos_ids))
     runner = Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler)
     engine = Engine(
-        scheduler=build_scheduler(config, num_blocks, max_model_len),
+        scheduler=build_scheduler(config, num_blocks),
         runner=runner,
         metrics=metrics,
         detokenizer=lambda request: detokenizer(tokenizer, request),
@@ -112,13 +109,8 @@ def assemble(
     )
 
 
-def build_scheduler(config: EngineConfig, num_blocks: int, max_model_len: int) -> Scheduler:
+def build_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
     """The scheduler over its block accounts."""
-    if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
-        raise InvalidConfiguration(
-            f"--no-enable-chunked-prefill computes each prompt in one step: raise --max-num-batched-tokens"
-            f" ({config.max_num_batched_tokens}) to at least {max_model_len}, or lower --max-model-len"
-        )
     cache = KVCache(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
     return Scheduler(
         cache,
@@ -161,21 +153,12 @@ def choose_backend(name: str, device: torch.device) -> Backend:
     return "torch" if library.load() is None else "cpu"
 
 
-def choose_length(wanted: int | None, spec: ModelSpec) -> int:
-    """The longest sequence served."""
-    if wanted is not None and wanted > spec.max_positions:
-        raise InvalidConfiguration(
-            f"--max-model-len is {wanted}, but the model was made for {spec.max_positions} positions; lower it"
-        )
-    return wanted or spec.max_positions
-
-
 def cache_budget(config: EngineConfig, device: torch.device, decoder: Decoder) -> int:
     """Bytes for the KV cache."""
+    if device.type == "cpu":
+        return host_cache_bytes(limit=host.memory_limit(), wanted=config.kv_cache_memory_bytes)
     if config.kv_cache_memory_bytes is not None:
         return config.kv_cache_memory_bytes
-    if device.type == "cpu":
-        return host.memory_limit() // HOST_CACHE_SHARE
     _, total = torch.cuda.mem_get_info(device)
     taken = torch.cuda.memory_reserved(device) + activation_bytes(config, decoder)
     return device_cache_bytes(total=total, utilization=config.gpu_memory_utilization, taken_by_us=taken)

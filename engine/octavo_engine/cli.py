@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octavo_engine import __version__, termination
 from octavo_engine.config import ServeSettings
-from octavo_engine.errors import StartupError
+from octavo_engine.errors import ModelSourceUnreachable, StartupError
 
 USAGE = """\
-usage: octavo serve MODEL [options]   serve a model over the OpenAI API
-       octavo serve --help            all options
+usage: octavo serve MODEL [options]                 serve a model over the OpenAI API
+       octavo fetch SOURCE DIRECTORY [options]      fetch a model: hf://, s3://, gs://, https://, oci://
+       octavo preflight [options] -- MODEL [...]    check a model and the arguments of serve without loading it
+       octavo COMMAND --help                        all options
        octavo --version
 """
+CLIENTS = ("httpx2", "httpcore2", "huggingface_hub", "urllib3")
+CANNOT_WORK, MAY_WORK_LATER, INTERRUPTED = 2, 3, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 after a drain, 1 when the engine died, 2 for a start that cannot work."""
+    """Run a command; returns the exit code.
+
+    0 after a drain and when all is well, 1 when the engine died, 2 for a start that cannot work as it is, 3 for a model
+    source that may answer later, 143 for a fetch that a signal ended (what it has is kept).
+    """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     match command:
         case "serve":
-            return _serve(rest[:-1])
+            return _reporting(_serve, rest[:-1])
+        case "fetch":
+            return _reporting(_fetch, rest[:-1])
+        case "preflight":
+            return _reporting(_preflight, rest[:-1])
         case "--version":
             print(f"octavo {__version__}")  # noqa: T201
             return 0
@@ -35,17 +48,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
 
 
-def _serve(arguments: Sequence[str]) -> int:
+def _reporting(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run it; an error of the start becomes one line and an exit code."""
     try:
-        settings = ServeSettings.parse(arguments)
-        _log_to_stderr(settings.server.log_level)
-        termination.leave_on_signal()
-        from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)
-
-        return serve(settings, os.environ)
+        return command(arguments)
+    except ModelSourceUnreachable as error:
+        _report(error)
+        return MAY_WORK_LATER
     except StartupError as error:
         _report(error)
-        return 2
+        return CANNOT_WORK
+
+
+def _serve(arguments: Sequence[str]) -> int:
+    settings = ServeSettings.parse(arguments)
+    _log_to_stderr(settings.server.log_level)
+    termination.leave_on_signal()
+    from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)
+
+    return serve(settings, os.environ)
+
+
+def _fetch(arguments: Sequence[str]) -> int:
+    from octavo_engine.fetch.command import fetch  # noqa: PLC0415
+    from octavo_engine.fetch.settings import FetchConfig  # noqa: PLC0415
+
+    config = FetchConfig.parse(arguments)
+    _log_to_stderr("info")
+    termination.leave_on_signal(INTERRUPTED)  # not 0: a model that is half there must not be served
+    manifest = fetch(config)
+    _succeed({"revision": manifest.revision, "bytes": manifest.total_bytes, "files": len(manifest.files)})
+    return 0
+
+
+def _preflight(arguments: Sequence[str]) -> int:
+    from octavo_engine.preflight.command import preflight  # noqa: PLC0415
+    from octavo_engine.preflight.settings import PreflightSettings  # noqa: PLC0415
+
+    settings = PreflightSettings.parse(arguments)
+    _log_to_stderr(settings.serve.server.log_level)
+    termination.leave_on_signal(INTERRUPTED)
+    found = preflight(settings)
+    _succeed({"revision": found.revision, "bytes": found.total_bytes, "files": found.files})
+    return 0
+
+
+def _succeed(facts: dict[str, str | int]) -> None:
+    """One line of JSON, for a person or a script, and for the operator."""
+    print(json.dumps(facts))  # noqa: T201
+    termination.leave_text(json.dumps(facts))
 
 
 def _log_to_stderr(level: str) -> None:
@@ -53,6 +104,8 @@ def _log_to_stderr(level: str) -> None:
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("octavo_engine").setLevel(level.upper())
+    for name in CLIENTS:  # they log each URL, and a URL may be signed
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _report(error: StartupError) -> None:

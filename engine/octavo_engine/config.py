@@ -16,7 +16,11 @@ from typing import Any, Literal, Self, TypeVar
 
 from octavo_engine.errors import InvalidConfiguration
 
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+Config = TypeVar("Config", bound="DataclassInstance")
 
 
 def option(default: T, help: str, *, minimum: float | None = None, maximum: float | None = None) -> T:
@@ -80,6 +84,20 @@ class EngineConfig:
                 f" ({self.max_num_batched_tokens}) to at least --max-model-len ({self.max_model_len})"
             )
 
+    def length_for(self, max_positions: int) -> int:
+        """The longest sequence served of a model made for `max_positions`; raises InvalidConfiguration."""
+        length = self.max_model_len or max_positions
+        if length > max_positions:
+            raise InvalidConfiguration(
+                f"--max-model-len is {length}, but the model was made for {max_positions} positions; lower it"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
+            raise InvalidConfiguration(
+                f"--no-enable-chunked-prefill computes each prompt in one step: raise --max-num-batched-tokens"
+                f" ({self.max_num_batched_tokens}) to at least {length}, or lower --max-model-len"
+            )
+        return length
+
     @property
     def queue_limit(self) -> int:
         """Requests that may wait."""
@@ -118,10 +136,7 @@ class ServerConfig:
         check_bounds(self)
 
 
-Config = TypeVar("Config", EngineConfig, ServerConfig)
-
-
-def check_bounds(config: EngineConfig | ServerConfig) -> None:
+def check_bounds(config: DataclassInstance) -> None:
     """Raise InvalidConfiguration, naming the flag, unless every value lies within its declared bounds and choices."""
     hints = typing.get_type_hints(type(config))
     for item in fields(config):
@@ -159,9 +174,9 @@ def _scalar(hint: Any) -> Any:
     return hint
 
 
-def add_flags(parser: argparse.ArgumentParser, config: type[EngineConfig] | type[ServerConfig]) -> None:
+def add_flags(parser: argparse.ArgumentParser, config: type[DataclassInstance]) -> None:
     """Add one flag for each field of `config`, grouped under the class's name."""
-    group = parser.add_argument_group("engine" if config is EngineConfig else "server")
+    group = parser.add_argument_group(config.__name__.removesuffix("Config").lower())
     hints = typing.get_type_hints(config)
     for item in fields(config):
         _add_flag(group, item, hints[item.name])

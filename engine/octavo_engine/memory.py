@@ -8,6 +8,11 @@ from octavo_engine.errors import InsufficientMemory
 
 GIB = 1024**3
 
+# What a host gives to KV by default: most of its memory is for weights, and other containers may count on the rest.
+HOST_CACHE_SHARE = 4
+# Measured: what the process holds beside weights and cache (the interpreter, torch, the tokenizer, a step's tensors).
+HOST_RUNTIME_BYTES = 512 * 1024**2
+
 
 @dataclass(frozen=True, slots=True)
 class CacheGeometry:
@@ -31,6 +36,22 @@ def device_cache_bytes(*, total: int, utilization: float, taken_by_us: int) -> i
     `taken_by_us` are our weights and the peak of our activations. What other processes hold is not counted as ours.
     """
     return int(total * utilization) - taken_by_us
+
+
+def host_cache_bytes(*, limit: int, wanted: int | None) -> int:
+    """Bytes for the cache of a process that may use `limit` bytes of host memory, unless a size is `wanted`."""
+    return limit // HOST_CACHE_SHARE if wanted is None else wanted
+
+
+def check_host(*, limit: int, weights: int, cache: int) -> None:
+    """Raise InsufficientMemory unless weights, cache and the process itself fit into `limit` bytes of host memory."""
+    needed = weights + cache + HOST_RUNTIME_BYTES
+    if needed > limit:
+        raise InsufficientMemory(
+            f"{needed / GIB:.2f} GiB are needed ({weights / GIB:.2f} for weights, {cache / GIB:.2f} for the KV cache,"
+            f" {HOST_RUNTIME_BYTES / GIB:.2f} for the process), but the memory limit is {limit / GIB:.2f} GiB:"
+            " raise it, or lower --kv-cache-memory-bytes, or choose a smaller model"
+        )
 
 
 def plan_blocks(geometry: CacheGeometry, *, budget: int, max_model_len: int, max_num_seqs: int, setting: str) -> int:

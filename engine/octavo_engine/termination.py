@@ -13,15 +13,15 @@ log = logging.getLogger(__name__)
 TERMINATION_LOG = Path("/dev/termination-log")  # what a pod's status shows of a container that ended
 
 
-def leave_on_signal() -> None:
-    """From now on SIGTERM and SIGINT end the process with 0 at once: nothing is accepted yet that could be lost.
+def leave_on_signal(code: int = 0) -> None:
+    """From now on SIGTERM and SIGINT end the process with `code` at once: nothing is accepted that could be lost.
 
     As process 1 of a container it would not even notice them by default.
     """
 
     def leave(number: int, _: FrameType | None) -> None:
         log.info("asked to stop by %s before serving", signal.Signals(number).name)
-        os._exit(0)
+        os._exit(code)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
@@ -34,8 +34,13 @@ def line(reason: str, message: str) -> str:
 
 def leave_word(reason: str, message: str) -> None:
     """Write why the process ends to where Kubernetes looks for it; nowhere outside a container."""
+    leave_text(line(reason, message))
+
+
+def leave_text(text: str) -> None:
+    """Write a last line to where Kubernetes looks for it; nowhere outside a container."""
     if TERMINATION_LOG.exists():
         try:
-            TERMINATION_LOG.write_text(line(reason, message) + "\n")
+            TERMINATION_LOG.write_text(text + "\n")
         except OSError:
             log.warning("%s cannot be written", TERMINATION_LOG)

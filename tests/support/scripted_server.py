@@ -80,7 +80,7 @@ class Recorder:
 def engine_around(model: Runner, tokenizer: Tokenizer, recorder: EngineRecorder, config: EngineConfig) -> Engine:
     """The real engine and scheduler around a model."""
     return Engine(
-        scheduler=build_scheduler(config, 256, WINDOW),
+        scheduler=build_scheduler(config, 256),
         runner=model,
         metrics=recorder,
         detokenizer=lambda request: detokenizer(tokenizer, request),

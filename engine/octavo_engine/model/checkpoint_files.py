@@ -27,7 +27,7 @@ def checkpoint_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     if (directory / INDEX).is_file():
         weight_map = read_json(directory / INDEX).section("weight_map").values
         for name, file in weight_map.items():
-            _check_entry(name, file)
+            check_entry(name, file)
         return [directory / file for file in sorted(set(weight_map.values()))], weight_map
     if (directory / SINGLE).is_file():
         return [directory / SINGLE], {}
@@ -48,8 +48,11 @@ def map_file(path: Path) -> FileBytes:
         raise CheckpointInvalid(f"{path.name} is damaged: the file is empty") from None
 
 
-def _check_entry(name: str, file: object) -> None:
-    """An index names files beside itself; anything else could read what the model's owner may not."""
+def check_entry(name: str, file: object) -> None:
+    """Raise CheckpointInvalid unless an index's entry is sound.
+
+    An index names files beside itself; anything else could read what the model's owner may not.
+    """
     if not isinstance(file, str) or PurePosixPath(file).name != file or not file.endswith(".safetensors"):
         raise CheckpointInvalid(
             f"{INDEX}: {name} is placed in {str(file)[:80]!r}, which is not a file beside the index"

@@ -1,0 +1,1 @@
+"""What can be known before a pod is made: do the flags parse, can the model be run, does it fit. Loads no torch."""
