@@ -9,6 +9,10 @@ def _text(description: str, limit: int = 1024) -> dict[str, Any]:
     return {"type": "string", "description": description, "maxLength": limit}
 
 
+def _word(description: str, *words: str) -> dict[str, Any]:
+    return {"type": "string", "description": description, "enum": list(words)}
+
+
 def _count(description: str) -> dict[str, Any]:
     return {"type": "integer", "format": "int64", "description": description, "minimum": 0}
 
@@ -47,6 +51,51 @@ _DECISION = _object(
     message=_text("Why, in words, with the figures it rests on."),
 )
 
+_EFFECTIVE = _object(
+    "What the spec resolves to: the values in use where it leaves a choice open. None of them is written into spec.",
+    image=_text("Engine image of the replicas.", 512),
+    modelPath=_text("The model's path inside the engine container.", 1100),
+    minReplicas=_count("Fewest replicas; absent where an external autoscaler decides."),
+    maxReplicas=_count("Most replicas; absent where an external autoscaler decides."),
+    targetQueueDepth=_count("Waiting requests a replica may hold, where Octavo scales."),
+    objectiveSeconds=_count("A waiting request should start within this many seconds, where Octavo scales."),
+    startupSeconds=_count("A replica that does not serve after this many seconds is restarted."),
+    drainSeconds=_count("Seconds a stopping replica gives accepted requests to finish."),
+    rollout=_word("How a new revision reaches the replicas.", "Auto", "Surge", "InPlace"),
+)
+
+_MODEL = _object(
+    "The model that the spec names, and how far it is on its way into a replica.",
+    source=_text("Where it is from, as in the spec."),
+    revision=_text("The commit or digest that every replica of this revision serves, once it is known.", 255),
+    bytes=_count("Size of the files that are needed, once it is known."),
+    phase=_word(
+        "Resolving: its source is asked what it holds. Fetching: files are on their way. Loading: an engine reads it. "
+        "Ready: a replica serves it. Pending: it waits for a replica. Failed: the condition ModelReady says why.",
+        *("Pending", "Resolving", "Fetching", "Loading", "Ready", "Failed"),
+    ),
+    percent={
+        "type": "integer",
+        "format": "int32",
+        "description": "How much of it is fetched, while it is.",
+        "minimum": 0,
+        "maximum": 100,
+    },
+)
+
+_ROLLOUT = _object(
+    "How far the spec's revision is.",
+    revision=_text("Revision of the spec: a name for all that shapes a pod.", 64),
+    active=_text("Revision that the replicas have or are given.", 64),
+    phase=_word(
+        "Checking: a preflight Job runs. Loading: the model is fetched into the cache. Refused: the check failed and "
+        "the replicas stay as they are. Rolling: replicas are replaced. Complete: all have it. Paused: nothing is "
+        "changed.",
+        *("Checking", "Loading", "Refused", "Rolling", "Complete", "Paused"),
+    ),
+    message=_text("The phase in words."),
+)
+
 STATUS_SCHEMA: dict[str, Any] = {
     **_object(
         "What the operator found and did.",
@@ -80,6 +129,9 @@ STATUS_SCHEMA: dict[str, Any] = {
                 "x-kubernetes-list-type": "atomic",
             },
         ),
+        effective=_EFFECTIVE,
+        model=_MODEL,
+        rollout=_ROLLOUT,
         conditions={
             "type": "array",
             "description": "The service's state, one entry per aspect.",
