@@ -5,14 +5,14 @@ time.
 """
 
 from octavo_operator.causes.cause import Cause
-from octavo_operator.causes.containers import ENGINE_REASONS, FETCH_REASONS
+from octavo_operator.causes.containers import ENGINE_REASONS, RUN_REASONS
 from octavo_operator.causes.pods import pod_cause, unexplained
 from octavo_operator.causes.scheduling import UNSCHEDULABLE
 from octavo_operator.causes.workloads import job_cause, workload_cause
 
 __all__ = [
     "ENGINE_REASONS",
-    "FETCH_REASONS",
+    "RUN_REASONS",
     "UNSCHEDULABLE",
     "Cause",
     "job_cause",

@@ -7,18 +7,19 @@ import re
 from octavo_operator.causes.cause import Cause, Object, advice
 
 ENGINE_REASONS = (
-    *("InvalidConfiguration", "ModelNotFound", "ModelUnsupported", "CheckpointInvalid"),
-    "InsufficientMemory",
+    *("InvalidConfiguration", "InsufficientMemory", "DiskFull"),
+    *("ModelNotFound", "ModelAccessDenied", "ModelSourceUnreachable", "ModelChanged", "ModelCorrupt"),
+    *("ModelUnsupported", "CheckpointInvalid"),
 )
-"""First word of the termination message of an engine that cannot start. Log lines look alike: only these count."""
+"""First word of the last message of a program of ours that cannot start. Log lines look alike: only these count."""
 
-FETCH_REASONS = ("ModelAccessDenied", "ModelSourceUnreachable", "ModelCorrupt", "DiskFull")
-"""Further first words, of `octavo fetch` and `octavo preflight`."""
+RUN_REASONS = ("EngineDead", "EngineStuck")
+"""The same of an engine that served and could not go on."""
 
 _PASSING = frozenset({"ModelSourceUnreachable"})
 """Of those, what may end by itself: the network comes back, the program tries again."""
 
-_OWN_WORDS = re.compile(rf"^({'|'.join(ENGINE_REASONS + FETCH_REASONS)}): (.{{1,800}})", re.MULTILINE)
+_OWN_WORDS = re.compile(rf"^({'|'.join(ENGINE_REASONS + RUN_REASONS)}): (.{{1,800}})", re.MULTILINE)
 
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -68,16 +69,18 @@ def exit_cause(name: str, ended: Object, restarts: int, waiting: str = "") -> Ca
         return _start_cause(ended.get("message", ""))
     code = ended.get("exitCode")
     message = ended.get("message", "").strip()
+    # One crash may be an accident that the restart cures; more are a loop.
+    again = restarts > 1 or waiting == "CrashLoopBackOff"
     if code and (found := _OWN_WORDS.search(message)):
-        return Cause(found[1], found[2], final=found[1] not in _PASSING)
+        final = again if found[1] in RUN_REASONS else found[1] not in _PASSING
+        return Cause(found[1], found[2], final)
     if code and "exec format error" in message:
         return Cause("WrongArchitecture", f"{_ARCHITECTURE}: {message[-400:]}", final=True)
     if not code and waiting != "CrashLoopBackOff":
         return None
-    # One crash may be an accident that the restart cures; more are a loop.
     tail = message[-400:] or "it left no message"
     words = f"{name} exits with {code}: see kubectl logs --previous: {tail}"
-    return Cause("CrashLoop", words, final=restarts > 1 or waiting == "CrashLoopBackOff")
+    return Cause("CrashLoop", words, final=again)
 
 
 def killed(container: Object) -> bool:

@@ -18,8 +18,8 @@ Condition = dict[str, Any]
 _MAX_MESSAGE = 1800
 
 MODEL_REASONS = frozenset(
-    {"ModelNotFound", "ModelUnsupported", "CheckpointInvalid", "ModelCorrupt", "ModelAccessDenied"}
-    | {"ModelSourceUnreachable", "DiskFull", "PvcNotFound", "PvcPending"}
+    {"ModelNotFound", "ModelAccessDenied", "ModelSourceUnreachable", "ModelChanged", "ModelCorrupt", "DiskFull"}
+    | {"ModelUnsupported", "CheckpointInvalid", "PvcNotFound", "PvcPending"}
 )
 """Reasons that speak of the model itself."""
 
