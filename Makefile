@@ -12,7 +12,7 @@ PYTHON_SOURCES := engine operator hack tests benchmarks
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
-.PHONY: help demo demo-down test test-fast test-engine test-cluster check generate requirements bench venv cluster cluster-down
+.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench venv cluster cluster-down
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,17 +24,22 @@ demo-down: venv ## Remove what the demo made, and the cluster
 	@PYTHONPATH=hack $(BIN)/python -m demo down
 
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
-	$(PYTEST) tests/engine tests/operator tests/contract tests/gpu
+	hack/cluster build s3
+	$(PYTEST) tests/engine tests/operator tests/contract tests/hack tests/gpu
 	hack/with-cluster $(PYTEST) tests/cluster
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (seconds)
-	$(PYTEST) -q tests/engine/pure tests/operator tests/contract
+	$(PYTEST) -q tests/engine/pure tests/operator tests/contract tests/hack
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU
+	hack/cluster build s3
 	$(PYTEST) -q tests/engine
 
 test-cluster: venv ## Run the tests on the embedded node
 	hack/with-cluster $(PYTEST) tests/cluster
+
+soak: venv ## Run the long forms of the tests on the embedded node (an hour or more)
+	hack/with-cluster $(PYTEST) -m soak --timeout 3600 tests
 
 check: venv ## Check format, lint, types, import contracts and generated files
 	@hack/check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node import addons, binaries, config, images, model
+from node import addons, binaries, images, model, programs
 from node.config import CHECKOUT, Settings
 from node.shell import NodeError, run
 from node.steps import step
@@ -48,7 +48,7 @@ def operator_values(engine: str, operator: str, namespace: str) -> dict[str, str
 
 def release(settings: Settings, name: str, chart: str, namespace: str = OPERATOR_NAMESPACE, **values: str) -> None:
     """Install or upgrade a chart of the checkout and wait until what it made is ready."""
-    program = binaries.installed(settings, config.HELM_MODULE)
+    program = binaries.built(settings, programs.HELM)
     settings_flags = [f"--set-string={name}={value}" for name, value in values.items()]
     where = ("--namespace", namespace, "--create-namespace", "--kubeconfig", settings.admin_kubeconfig)
     install = ("upgrade", "--install", name, CHECKOUT / chart, "--wait", "--timeout=3m", "--take-ownership")

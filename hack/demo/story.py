@@ -21,7 +21,7 @@ def tell() -> int:
     settings = Settings.from_environment()
     if settings.kubeconfig is not None:
         raise NodeError("the demo loads the machine it runs on and uses the embedded node; unset OCTAVO_KUBECONFIG")
-    cli.cluster(["up"])
+    cli.cluster(["up", "--images"])
     install.everything(settings)
     with step("the model is loaded and ready"):
         install.wait_ready(settings)

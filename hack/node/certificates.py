@@ -50,6 +50,8 @@ CLIENTS = (
     Identity("scheduler", "system:kube-scheduler"),
     Identity("proxy", "system:kube-proxy"),
     Identity("prometheus", "octavo-prometheus"),
+    Identity("metrics-server", "octavo-metrics-server", hosts=("DNS:metrics-server.kube-system.svc",)),
+    Identity("network-policies", "octavo-network-policies"),
     Identity(
         "kubelet",
         f"system:node:{config.NODE_NAME}",
@@ -65,22 +67,27 @@ _OTHERS = (
 
 
 def ensure(settings: Settings) -> None:
-    """Make keys and certificates unless they are there, and the kubeconfigs that belong to them."""
+    """Make the authorities unless they are there, and every certificate and kubeconfig that is missing."""
     if not settings.pki.exists():
-        with step("make certificates"), _scratch(settings) as scratch:
+        with _scratch(settings) as scratch:
             pki = Path(scratch, "pki")
             pki.mkdir(mode=0o700)
-            _make_all(pki)
+            _make_authorities(pki)
             # The folder appears whole: a certificate of another authority would be refused everywhere.
             pki.rename(settings.pki)
         shutil.rmtree(settings.kubeconfigs, ignore_errors=True)
-    if not settings.kubeconfigs.exists():
-        with _scratch(settings) as scratch:
-            kubeconfigs = Path(scratch, "kubeconfig")
-            kubeconfigs.mkdir(mode=0o700)
-            for identity in CLIENTS:
-                _write_private(kubeconfigs / f"{identity.file}.json", _kubeconfig(settings.pki, identity))
-            kubeconfigs.rename(settings.kubeconfigs)
+    missing = [identity for identity in (*CLIENTS, *_OTHERS) if not (settings.pki / f"{identity.file}.crt").exists()]
+    if missing:
+        with step("make certificates"), _scratch(settings) as scratch:
+            for identity in missing:
+                _make(settings.pki, Path(scratch), identity)
+    settings.kubeconfigs.mkdir(mode=0o700, exist_ok=True)
+    for identity in CLIENTS:
+        target = settings.kubeconfigs / f"{identity.file}.json"
+        if not target.exists():
+            partial = target.with_suffix(".partial")
+            _write_private(partial, _kubeconfig(settings.pki, identity))
+            partial.rename(target)
 
 
 def authority(settings: Settings) -> str:
@@ -88,25 +95,21 @@ def authority(settings: Settings) -> str:
     return hashlib.sha256((settings.pki / f"{_CLUSTER_CA}.crt").read_bytes()).hexdigest()
 
 
-def _make_all(pki: Path) -> None:
+def _make_authorities(pki: Path) -> None:
     for authority in (_CLUSTER_CA, _FRONT_PROXY_CA):
         extensions = ("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
         _request(pki, authority, f"/CN=octavo-node-{authority}", *extensions)
-    for identity in (*CLIENTS, *_OTHERS):
-        _request(pki, identity.file, identity.subject, *_leaf_extensions(pki, identity))
-    run(
-        [
-            "openssl",
-            "genpkey",
-            "-algorithm",
-            "EC",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-out",
-            pki / "service-account.key",
-        ]
-    )
-    run(["openssl", "pkey", "-in", pki / "service-account.key", "-pubout", "-out", pki / "service-account.pub"])
+    key, curve = pki / "service-account.key", "ec_paramgen_curve:P-256"
+    run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", curve, "-out", key])
+    run(["openssl", "pkey", "-in", key, "-pubout", "-out", key.with_suffix(".pub")])
+
+
+def _make(pki: Path, scratch: Path, identity: Identity) -> None:
+    _request(scratch, identity.file, identity.subject, *_leaf_extensions(pki, identity))
+    # The certificate last: where there is one, there is its key.
+    for suffix in ("key", "crt"):
+        name = f"{identity.file}.{suffix}"
+        (scratch / name).rename(pki / name)
 
 
 def _leaf_extensions(pki: Path, identity: Identity) -> list[Argument]:

@@ -1,4 +1,4 @@
-"""The commands: `cluster`, and `kubectl` and `helm` bound to its cluster."""
+"""The commands: `cluster`, `images`, and the pinned programs, those that speak to a cluster bound to ours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-from node import addons, binaries, config, images, lifecycle, model, prerequisites
+from node import addons, binaries, config, images, kind, lifecycle, model, prerequisites, programs, s3, schemas
 from node.config import Settings
 from node.shell import NodeError
 from node.steps import note, step
+
+_PROGRAMS = {item.name: item for item in (*programs.NODE, *programs.TESTS)}
 
 
 def cluster(arguments: list[str] | None = None) -> int:
@@ -27,7 +31,7 @@ def cluster(arguments: list[str] | None = None) -> int:
 def kubectl(arguments: list[str]) -> int:
     """Entry point of hack/kubectl: replaces this process by kubectl, as the cluster's administrator."""
     settings = Settings.from_environment()
-    return guarded(lambda: _become(settings, binaries.kubernetes(settings) / "kubectl", arguments))
+    return guarded(lambda: _become(settings, binaries.built(settings, programs.KUBECTL), arguments))
 
 
 def helm(arguments: list[str]) -> int:
@@ -37,7 +41,7 @@ def helm(arguments: list[str]) -> int:
     def act() -> int:
         place = settings.admin_kubeconfig
         os.environ["KUBECONFIG"] = str(place if place.exists() else os.devnull)
-        return _exec(binaries.installed(settings, config.HELM_MODULE), arguments)
+        return _exec(binaries.built(settings, programs.HELM), arguments)
 
     return guarded(act)
 
@@ -46,6 +50,13 @@ def promtool(arguments: list[str]) -> int:
     """Entry point of hack/promtool: checks and tests of Prometheus rules."""
     settings = Settings.from_environment()
     return guarded(lambda: _exec(prerequisites.unpacked(settings, "promtool"), arguments))
+
+
+def program(name: str, arguments: list[str]) -> int:
+    """Entry point of hack/kstatus and hack/kubeconform: programs that speak to no cluster."""
+    settings = Settings.from_environment()
+    known = {item.name: item for item in programs.TESTS}
+    return guarded(lambda: _exec(binaries.built(settings, known[name]), arguments))
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -64,9 +75,21 @@ def _cluster_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster", description="A real single-node Kubernetes on this machine.")
     parser.add_argument("--kubeconfig", help="use the cluster of this kubeconfig instead (also OCTAVO_KUBECONFIG)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="build what is missing, start the node or repair it")
+    up.add_argument(
+        "--images", action="store_true", help="build and load Octavo's images, too, while programs are built"
+    )
+    up.add_argument("--tests", action="store_true", help="all that the tests need: images, add-ons and programs")
+    up.add_argument("--kind", action="store_true", help="a kind cluster instead, where a Docker engine runs")
+    up.set_defaults(command=_up)
+    addon = commands.add_parser("addon", help="bring the node up with an optional add-on, which stays")
+    addon.add_argument("names", nargs="+", choices=addons.OPTIONAL, metavar="NAME", help=", ".join(addons.OPTIONAL))
+    addon.set_defaults(command=_addon)
+    build = commands.add_parser("build", help="only build programs, all without a name")
+    build.add_argument("names", nargs="*", choices=[*_PROGRAMS, []], metavar="NAME", help=", ".join(_PROGRAMS))
+    build.set_defaults(command=_build)
     for name, command, text in (
-        ("up", _up, "build what is missing, start the node or repair it"),
-        ("down", _down, "remove the node; the cache of programs and images stays"),
+        ("down", _down, "remove the node, or the kind cluster; the cache of programs and images stays"),
         ("status", _status, "show each component and its health"),
     ):
         commands.add_parser(name, help=text).set_defaults(command=command)
@@ -79,25 +102,55 @@ def _cluster_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _up(settings: Settings, _: argparse.Namespace) -> int:
-    if settings.kubeconfig is not None:
-        return _check_foreign(settings)
+def _up(settings: Settings, options: argparse.Namespace) -> int:
+    if options.kind:
+        settings = replace(settings, kubeconfig=kind.up(settings))
+        note(f"export OCTAVO_KUBECONFIG={settings.kubeconfig}")
+    wanted = list(images.IMAGES.values()) if options.images or options.tests else []
+    if settings.kubeconfig is None:
+        _bring_up(settings, wanted, tests=options.tests)
+    else:
+        _check_foreign(settings)
+        wanted = wanted if kind.meant(settings) else []
+    for image in wanted:
+        images.load(settings, image)
+    return 0
+
+
+def _bring_up(settings: Settings, wanted: Sequence[images.Image], *, tests: bool) -> None:
     started = time.monotonic()
-    lifecycle.up(settings)
+    # Images are mostly network and disk, programs the processors' work.
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(images.build_missing, settings, wanted)
+        lifecycle.up(settings, addons.OPTIONAL if tests else (), programs.TESTS if tests else ())
+        building.result()
     note(f"the node is up after {time.monotonic() - started:.1f}s")
     note(f"API {config.API_URL}  Prometheus {config.PROMETHEUS_URL}  kubeconfig {settings.admin_kubeconfig}")
+
+
+def _addon(settings: Settings, options: argparse.Namespace) -> int:
+    _refuse_foreign(settings, "addon")
+    lifecycle.up(settings, options.names)
+    return 0
+
+
+def _build(settings: Settings, options: argparse.Namespace) -> int:
+    binaries.ensure(settings, [_PROGRAMS[name] for name in options.names or _PROGRAMS])
     return 0
 
 
 def _check_foreign(settings: Settings) -> int:
     with step(f"check the cluster of {settings.kubeconfig}"):
-        binaries.kubernetes(settings)
+        binaries.ensure(settings, [programs.KUBECTL])
         addons.kubectl(settings, "version")
         addons.kubectl(settings, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
     return 0
 
 
 def _down(settings: Settings, _: argparse.Namespace) -> int:
+    if kind.meant(settings):
+        kind.down(settings)
+        return 0
     _refuse_foreign(settings, "down")
     lifecycle.down(settings)
     note(f"kept: {settings.cache} (programs, images, downloads)")
@@ -162,12 +215,14 @@ def image_commands(arguments: list[str] | None = None) -> int:
         "command", choices=commands, help="build; load into the node (builds too); ref: print the reference"
     )
     parser.add_argument("image", nargs="*", choices=[*images.IMAGES, []], help="engine, operator; both without")
+    parser.add_argument("--variant", default="", help="the same image under another tag: one to upgrade to")
     options = parser.parse_args(arguments)
     settings = Settings.from_environment()
 
     def act() -> int:
         for name in options.image or images.IMAGES:
-            print(commands[options.command](settings, images.IMAGES[name]))
+            image = replace(images.IMAGES[name], variant=options.variant)
+            print(commands[options.command](settings, image))
         return 0
 
     return guarded(act)
@@ -183,6 +238,41 @@ def model_command(arguments: list[str] | None = None) -> int:
     def act() -> int:
         namespace = options.namespace
         print(model.publish(settings, namespace) if namespace else model.ensure_file(settings))
+        return 0
+
+    return guarded(act)
+
+
+def s3_command(arguments: list[str] | None = None) -> int:
+    """Entry point of hack/s3: serves until it is interrupted; the first line printed is the endpoint."""
+    parser = argparse.ArgumentParser(
+        prog="s3", description="An S3 server over a folder; each folder in it is a bucket."
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--address", default=s3.ADDRESS, help="HOST:PORT to listen on (default %(default)s)")
+    options = parser.parse_args(arguments)
+    settings = Settings.from_environment()
+
+    def act() -> int:
+        server = binaries.built(settings, programs.S3)
+        note(f"access key {s3.ACCESS_KEY}, secret key {s3.SECRET_KEY}")
+        print(f"http://{options.address}", flush=True)
+        return _exec(server, s3.arguments(options.folder, options.address))
+
+    return guarded(act)
+
+
+def schemas_command(arguments: list[str] | None = None) -> int:
+    """Entry point of hack/schemas: prints where kubeconform finds them."""
+    parser = argparse.ArgumentParser(prog="schemas", description="The API server's OpenAPI as schemas for kubeconform.")
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args(arguments)
+    settings = Settings.from_environment()
+
+    def act() -> int:
+        binaries.ensure(settings, [programs.KUBECTL])
+        note(f"{schemas.export(settings, options.folder)} schemas")
+        print(options.folder.resolve() / schemas.LOCATION)
         return 0
 
     return guarded(act)

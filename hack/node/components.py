@@ -1,38 +1,12 @@
-"""The daemons of the node as values: what each runs, the files it reads, how to see that it is well. Starts nothing."""
+"""The daemons of every node as values. Starts nothing."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from node import binaries, config, prerequisites
+from node import addons, binaries, config, extras, prerequisites, programs
+from node.component import Component, Document, command, text
 from node.config import DNS_IP, NODE_IP, NODE_NAME, Settings
-
-Document = Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Component:
-    """One daemon.
-
-    `health` is a URL that answers 200, or `unix:` and a socket that accepts; `files` are written, `folders` made and
-    `prepare` run to its end before a start.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    health: str
-    files: Mapping[Path, str] = field(default_factory=dict)
-    folders: tuple[Path, ...] = ()
-    prepare: tuple[str, ...] = ()
-
-    def fingerprint(self, surroundings: str) -> str:
-        """Changes with anything that calls for a restart: arguments, files, or the `surroundings` it was started in."""
-        content = [*self.argv, *(f"{path}={text}" for path, text in sorted(self.files.items())), surroundings]
-        return hashlib.sha256("\0".join(content).encode()).hexdigest()
 
 
 def waves(settings: Settings) -> list[list[Component]]:
@@ -47,6 +21,7 @@ def waves(settings: Settings) -> list[list[Component]]:
             _proxy(settings),
             _prometheus(settings),
         ],
+        [extras.COMPONENTS[name](settings) for name in addons.enabled(settings)],
     ]
 
 
@@ -64,13 +39,13 @@ def _etcd(settings: Settings) -> Component:
         # What a power cut may take from a development cluster is not worth a disk flush for each write.
         "unsafe-no-fsync": "true",
     }
-    return Component("etcd", _argv(prerequisites.unpacked(settings, "etcd"), flags), f"http://{NODE_IP}:2381/health")
+    return Component("etcd", command(prerequisites.unpacked(settings, "etcd"), flags), f"http://{NODE_IP}:2381/health")
 
 
 def _containerd(settings: Settings) -> Component:
     file = settings.state / "containerd" / "config.toml"
     network = settings.state / "cni" / "10-octavo.conflist"
-    text = (config.HACK / "node" / "manifests" / "containerd.toml").read_text()
+    content = (config.HACK / "node" / "manifests" / "containerd.toml").read_text()
     values = {
         # Images outlive the node: importing one of several gigabytes takes a minute.
         "@ROOT@": settings.cache / "containerd",
@@ -82,12 +57,12 @@ def _containerd(settings: Settings) -> Component:
         "@OPT@": settings.state / "containerd" / "opt",
     }
     for mark, value in values.items():
-        text = text.replace(mark, str(value))
+        content = content.replace(mark, str(value))
     return Component(
         "containerd",
         (str(prerequisites.unpacked(settings, "containerd")), "--config", str(file)),
         f"unix:{settings.containerd_socket}",
-        files={file: text, network: _json(_pod_network(settings))},
+        files={file: content, network: text(_pod_network(settings))},
     )
 
 
@@ -142,9 +117,9 @@ def _apiserver(settings: Settings) -> Component:
         "tls-cert-file": pki / "apiserver.crt",
         "tls-private-key-file": pki / "apiserver.key",
     }
-    argv = _argv(settings.kubernetes / "kube-apiserver", flags)
+    argv = command(_kubernetes(settings, "kube-apiserver"), flags)
     return Component(
-        "kube-apiserver", argv, f"{config.API_URL}/readyz", files={policy: _json(rules)}, folders=(settings.logs,)
+        "kube-apiserver", argv, f"{config.API_URL}/readyz", files={policy: text(rules)}, folders=(settings.logs,)
     )
 
 
@@ -155,13 +130,15 @@ def _controller_manager(settings: Settings) -> Component:
         "bind-address": NODE_IP,
         "cluster-signing-cert-file": pki / "ca.crt",
         "cluster-signing-key-file": pki / "ca.key",
+        # A third of the default: autoscalers act within seconds, and one node has few.
+        "horizontal-pod-autoscaler-sync-period": "5s",
         "kubeconfig": kubeconfig,
         "leader-elect": "false",
         "root-ca-file": pki / "ca.crt",
         "service-account-private-key-file": pki / "service-account.key",
         "use-service-account-credentials": "true",
     }
-    argv = _argv(settings.kubernetes / "kube-controller-manager", flags)
+    argv = command(_kubernetes(settings, "kube-controller-manager"), flags)
     return Component("kube-controller-manager", argv, f"https://{NODE_IP}:10257/healthz")
 
 
@@ -172,7 +149,7 @@ def _scheduler(settings: Settings) -> Component:
         "kubeconfig": settings.kubeconfigs / "scheduler.json",
         "leader-elect": "false",
     }
-    argv = _argv(settings.kubernetes / "kube-scheduler", flags)
+    argv = command(_kubernetes(settings, "kube-scheduler"), flags)
     return Component("kube-scheduler", argv, f"https://{NODE_IP}:10259/healthz")
 
 
@@ -213,9 +190,9 @@ def _kubelet(settings: Settings) -> Component:
         "node-ip": NODE_IP,
         "root-dir": folder / "root",
     }
-    files = {file: _json(document), resolver: f"nameserver {DNS_IP}\n"}
+    files = {file: text(document), resolver: f"nameserver {DNS_IP}\n"}
     return Component(
-        "kubelet", _argv(settings.kubernetes / "kubelet", flags), f"http://{NODE_IP}:10248/healthz", files=files
+        "kubelet", command(_kubernetes(settings, "kubelet"), flags), f"http://{NODE_IP}:10248/healthz", files=files
     )
 
 
@@ -232,12 +209,12 @@ def _proxy(settings: Settings) -> Component:
         "hostnameOverride": NODE_NAME,
         "mode": "nftables",
     }
-    argv = _argv(settings.kubernetes / "kube-proxy", {"config": file})
+    argv = command(_kubernetes(settings, "kube-proxy"), {"config": file})
     return Component(
         "kube-proxy",
         argv,
         f"http://{NODE_IP}:10256/healthz",
-        files={file: _json(document)},
+        files={file: text(document)},
         # It trusts the rules that it finds; those of a killed predecessor can lack an endpoint for good.
         prepare=(*argv, "--cleanup"),
     )
@@ -286,21 +263,15 @@ def _prometheus(settings: Settings) -> Component:
         "web.enable-lifecycle": None,
         "web.listen-address": f"{NODE_IP}:9090",
     }
-    argv = _argv(binaries.prometheus(settings), flags)
+    argv = command(binaries.path(settings, programs.PROMETHEUS), flags)
     health = f"{config.PROMETHEUS_URL}/-/healthy"
-    return Component("prometheus", argv, health, files={file: _json(document)}, folders=(folder / "rules",))
+    return Component("prometheus", argv, health, files={file: text(document)}, folders=(folder / "rules",))
+
+
+def _kubernetes(settings: Settings, daemon: str) -> Path:
+    return binaries.path(settings, programs.KUBERNETES, daemon)
 
 
 def _delegated(settings: Settings, name: str) -> dict[str, object]:
     kubeconfig = settings.kubeconfigs / f"{name}.json"
     return {"authentication-kubeconfig": kubeconfig, "authorization-kubeconfig": kubeconfig}
-
-
-def _argv(program: Path, flags: Mapping[str, object]) -> tuple[str, ...]:
-    """`--name=value` for each flag; None stands for a flag without a value."""
-    return (str(program), *(f"--{name}" if value is None else f"--{name}={value}" for name, value in flags.items()))
-
-
-def _json(document: Document) -> str:
-    """JSON, which every one of these programs takes for YAML."""
-    return json.dumps(document, indent=2) + "\n"

