@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from bundle import manifests, values
-from node.config import CHECKOUT, Settings
+from node.config import CHECKOUT
 
 
-def render(settings: Settings) -> dict[Path, str]:
+def render() -> dict[Path, str]:
     """The text of each file, the same on every run."""
-    files = {CHECKOUT / "kustomize" / item.path: manifests.render(settings, item) for item in manifests.BUNDLES}
+    files = {CHECKOUT / "kustomize" / item.path: manifests.render(item) for item in manifests.BUNDLES}
     for chart in (CHECKOUT / "charts").iterdir():
         readme = chart / "README.md"
         files[readme] = values.with_table(readme.read_text(), (chart / "values.yaml").read_text())
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bundle", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
     check = parser.parse_args().check
-    files = render(Settings.from_environment())
+    files = render()
     stale = {path: text for path, text in files.items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():
         name = path.relative_to(CHECKOUT)

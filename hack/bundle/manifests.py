@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from node import binaries, config
-from node.config import CHECKOUT, Settings
+from node.config import CHECKOUT, HACK, KUBERNETES_VERSION
 from node.shell import run
 
 RELEASE = "octavo-operator"
@@ -52,13 +51,12 @@ BUNDLES = (
 )
 
 
-def render(settings: Settings, bundle: Bundle) -> str:
+def render(bundle: Bundle) -> str:
     """The file's text, the same on every run."""
     chart = f"charts/{bundle.chart}"
-    place = ("--namespace", NAMESPACE, "--kube-version", config.KUBERNETES_VERSION)
+    place = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES_VERSION)
     flags = [f"--set={value}" for value in bundle.values]
-    helm = binaries.installed(settings, config.HELM_MODULE)
-    rendered = yaml.safe_load_all(run([helm, "template", RELEASE, chart, *place, *flags], cwd=CHECKOUT))
+    rendered = yaml.safe_load_all(run([HACK / "helm", "template", RELEASE, chart, *place, *flags], cwd=CHECKOUT))
     wanted = [_plain(item) for item in rendered if item and bundle.keep(item)]
     return _HEAD.format(chart=chart) + yaml.safe_dump_all(wanted, sort_keys=False, width=120)
 

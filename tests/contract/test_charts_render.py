@@ -21,6 +21,8 @@ from octavo_operator import config
 from octavo_operator.manifests.network_policy import ManagementPeers
 from operator_process import render_chart
 
+pytestmark = pytest.mark.contract
+
 COMBINATIONS = chart_samples.combinations()
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 # What the pod knows by itself, or what the chart's probes, ports and account fix.
@@ -188,7 +190,7 @@ def test_the_operator_reaches_engines_where_it_serves_and_only_there() -> None:
         assert (terms[0]["values"] if terms else None) == namespaces
 
 
-NONSENSE = {
+NONSENSE: dict[str, chart_samples.Values] = {
     "/replicas": {"replicas": 0},
     "/log/level": {"log": {"level": "loud"}},
     "unknown": {"unknown": 1},

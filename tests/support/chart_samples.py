@@ -16,6 +16,7 @@ Values = dict[str, Any]
 
 NAMESPACE = "octavo-system"
 _SPREAD = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+_HOSTS = _SPREAD | {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"team": "x"}}}
 _NODES = {"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}
 
 # What each choice sets; a dimension's first choice is the default.
@@ -48,7 +49,7 @@ CHOICES: dict[str, dict[str, Values]] = {
             "networkPolicy": {
                 "enabled": True,
                 "apiServer": {"cidrs": ["192.0.2.1/32", "2001:db8::1/128"], "ports": [6443]},
-                "dns": [{"ipBlock": {"cidr": "169.254.20.10/32", "except": ["169.254.20.10/32"]}}],
+                "dns": [{"ipBlock": {"cidr": "169.254.20.0/24", "except": ["169.254.20.10/32"]}}],
             },
             "prometheus": {
                 "pods": "app=prometheus,example.com/team=x",
@@ -67,7 +68,7 @@ CHOICES: dict[str, dict[str, Values]] = {
             "affinity": {
                 "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_NODES]}}
             },
-            "topologySpreadConstraints": [_SPREAD, _SPREAD | {"labelSelector": {"matchLabels": {"team": "x"}}}],
+            "topologySpreadConstraints": [_SPREAD, _HOSTS],
         },
     },
     "pod": {
@@ -75,7 +76,7 @@ CHOICES: dict[str, dict[str, Values]] = {
         "labelled": {
             "podLabels": {"team": "x", "app.kubernetes.io/name": "not-yours"},
             "podAnnotations": {"example.com/note": "true", "empty": ""},
-            "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"cpu": "1500m"}},
+            "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"cpu": "1500m", "memory": "1Gi"}},
         },
     },
     "settings": {
