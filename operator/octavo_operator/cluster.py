@@ -195,7 +195,7 @@ class Cluster:
             page = await self._request(
                 "GET", path, limit=_PAGE, label_selector=selector, _continue=token or None, **more
             )
-            items += page["items"]
+            items += page["items"] or ()  # an empty list of metadata comes as null
             token = page["metadata"].get("continue") or None
         return items
 
@@ -223,6 +223,8 @@ class Cluster:
             async with asyncio.timeout(timeout):
                 response = await self._api.request(verb, path, serialize=False, content_type=content, **params)
                 answer: Object = await response.json()
+            if not isinstance(answer, dict):
+                raise ValueError("the answer is no object")
         except ApiException as error:
             self._answered(verb, path, error.status)
             raise _translated(error, f"{verb} {path}") from error

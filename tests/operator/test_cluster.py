@@ -126,7 +126,7 @@ async def test_requests_are_counted_without_the_names_of_objects():
 
 async def test_every_watched_object_is_seen_by_its_metadata():
     head = {"namespace": "team", "name": "assistant", "uid": "u", "resourceVersion": "7"}
-    empty = {"metadata": {}, "items": []}
+    empty = {"metadata": {}, "items": None}  # as the API server writes an empty list of metadata
     pages = [Response({"metadata": {}, "items": [{"metadata": head}]}), *[Response(empty) for _ in WATCHED[1:]]]
     made = cluster(*pages, namespaces="team")
     assert await made.sights() == {Identity("inferenceservices", "u"): Sight("7", KEY)}
@@ -158,6 +158,12 @@ async def test_no_answer_is_told_by_readiness_until_there_is_one(error):
     with pytest.raises(Refused):
         await made.service(KEY)
     assert made.trouble is None
+
+
+@pytest.mark.parametrize("answer", [None, [], "captive portal"])
+async def test_an_answer_that_is_no_object_is_no_answer(answer):
+    with pytest.raises(Retryable):
+        await cluster(Response(answer)).service(KEY)
 
 
 async def test_a_hanging_server_is_given_up():
