@@ -112,7 +112,7 @@ async def test_requests_are_counted_without_the_names_of_objects():
     await made.service(KEY)
     await made.write_status(resource(), {})
     with pytest.raises(Retryable):
-        await made._find("/apis/monitoring.coreos.com/v1")
+        await made.lease()
     samples = made._metrics.api_requests.collect()[0].samples
     counted = {tuple(sample.labels.values()) for sample in samples if sample.name.endswith("_total")}
     services = "inferenceservices"
@@ -120,7 +120,7 @@ async def test_requests_are_counted_without_the_names_of_objects():
         ("GET", services, "200"),
         ("GET", services, "404"),
         ("PATCH", f"{services}/status", "200"),
-        ("GET", "discovery", "none"),
+        ("GET", "leases", "none"),
     }
 
 
