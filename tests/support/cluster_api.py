@@ -44,6 +44,12 @@ class ClusterApi:
         self._host = urllib.parse.urlsplit(cluster["server"]).netloc
         self._connection: http.client.HTTPSConnection | None = None
 
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def get(self, path: str) -> Object | None:
         """An object, or None where there is none."""
         try:
@@ -91,7 +97,7 @@ class ClusterApi:
                 answer: Object = json.loads(response.read())
                 break
             except (OSError, http.client.HTTPException):  # a kept connection that the server has closed meanwhile
-                self._connection = None
+                self.close()
                 if attempt == 2:
                     raise
         if response.status >= 400:

@@ -201,6 +201,8 @@ class FaultProxy:
                 await self._unless_gone(reader, self._answer(request, writer))
         except (Broken, fault_watch.BrokenStream, aiohttp.ClientError, OSError, asyncio.IncompleteReadError):
             _reset(writer)
+        except asyncio.CancelledError:  # the proxy stops
+            _reset(writer)
         finally:
             writer.close()
 

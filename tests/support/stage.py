@@ -34,9 +34,10 @@ class Stage:
         self.operator = make_operator(namespace).through(self.proxy)
 
     def close(self) -> None:
-        """Ends the operator and the proxy."""
+        """Ends the operator, the proxy and the connection."""
         self.operator.kill()
         self.proxy.stop()
+        self.api.close()
 
     def start(self, identity: str = "test", **flags: object) -> None:
         """Starts the operator with patience enough for faults, and waits until it leads."""

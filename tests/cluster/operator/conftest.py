@@ -11,6 +11,7 @@ import fake_engine
 from cluster_tools import Kubectl, create, wait_for
 from node import config
 from operator_process import OperatorProcess, Services
+from stage import Stage
 
 CRD = config.CHECKOUT / "crds" / "inferenceservices.octavo.dev.yaml"
 
@@ -40,6 +41,14 @@ def make_operator(
     yield make
     for operator in made:
         operator.kill()
+
+
+@pytest.fixture
+def stage(cluster: config.Settings, namespace: str, make_operator: Callable[..., OperatorProcess]) -> Iterator[Stage]:
+    """A fault proxy with an operator behind it, not yet started."""
+    made = Stage(cluster, namespace, make_operator)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
