@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,19 @@ from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic import DynamicClient
 
-from octavo_operator import names
+from octavo_operator import names, observer, paths
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.manifests import DEPLOYMENT, DISRUPTION_BUDGET, POD_MONITOR, SERVICE
+from octavo_operator.manifests import POD_MONITOR
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key, Kind
-from octavo_operator.observed import Observed, read_pod, read_workload
-from octavo_operator.plan import VICTIM_COST, Apply, MarkVictim, Step
+from octavo_operator.observed import Observed
+from octavo_operator.plan import VICTIM_COST, Apply, Create, Delete, MarkVictim, Step
 from octavo_operator.watched import WATCHED, sight
 
 Object = dict[str, Any]
 
-_PLURALS: dict[Kind, str] = {
-    DEPLOYMENT: "deployments",
-    SERVICE: "services",
-    DISRUPTION_BUDGET: "poddisruptionbudgets",
-    POD_MONITOR: "podmonitors",
-}
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -86,14 +80,14 @@ class Cluster:
 
     async def service(self, key: Key) -> Object | None:
         """The InferenceService, or None when it is gone."""
-        return await self._find(_path(names.API_VERSION, names.PLURAL, key.namespace, key.name))
+        return await self.find(paths.path(names.API_VERSION, names.PLURAL, key.namespace, key.name))
 
     async def service_keys(self) -> set[Key]:
         """Every InferenceService the operator serves."""
         keys = set()
         for namespace in self._settings.namespace_list or (None,):
-            path = _path(names.API_VERSION, names.PLURAL, namespace)
-            for item in await self._list(path):
+            path = paths.path(names.API_VERSION, names.PLURAL, namespace)
+            for item in await self.list_all(path):
                 keys.add(Key(item["metadata"]["namespace"], item["metadata"]["name"]))
         return keys
 
@@ -102,63 +96,62 @@ class Cluster:
         found = {}
         for namespace in self._settings.namespace_list or (None,):
             for watched in WATCHED:
-                path = _path(watched.api_version, watched.plural, namespace)
-                for item in await self._list(path, watched.selector, header_params={"Accept": _METADATA_ONLY}):
+                path = paths.path(watched.api_version, watched.plural, namespace)
+                for item in await self.list_all(path, watched.selector, header_params={"Accept": _METADATA_ONLY}):
                     identity, seen = sight(watched, item)
                     found[identity] = seen
         return found
 
     async def observe(self, resource: Object) -> Observed:
-        """Everything that belongs to a service, read now: no cache, so no stale view to act on."""
-        namespace, parent = resource["metadata"]["namespace"], resource["metadata"]["name"]
-        monitoring = await self._monitoring_available()
-        kinds = [kind for kind in _PLURALS if kind != POD_MONITOR or monitoring]
-        name = names.child_name(parent)
-        selector = ",".join(f"{key}={value}" for key, value in names.selector_labels(parent).items())
-        paths = [_path(kind[0], _PLURALS[kind], namespace, name) for kind in kinds]
-        pods, live = await asyncio.gather(
-            self._list(_path("v1", "pods", namespace), selector),
-            asyncio.gather(*(self._find(path) for path in paths)),
-        )
-        children = dict(zip(kinds, live, strict=True))
-        deployment = children[DEPLOYMENT]
-        return Observed(
-            resource=resource,
-            children=children,
-            pods=tuple(sorted((read_pod(pod) for pod in pods), key=lambda pod: pod.name)),
-            workload=read_workload(deployment) if deployment else None,
-            monitoring_available=monitoring,
-        )
+        """Everything that belongs to a service, read now."""
+        return await observer.observe(self, resource, await self._monitoring_available())
+
+    async def create_event(self, event: Object) -> None:
+        """Creates a core/v1 Event."""
+        await self._request("POST", paths.path("v1", "events", event["metadata"]["namespace"]), body=event)
 
     async def execute(self, namespace: str, step: Step) -> None:
         """Does one step of a plan."""
-        if isinstance(step, MarkVictim):
-            body: Object = {"metadata": {"annotations": {names.DELETION_COST: VICTIM_COST}}}
-            await self._request("PATCH", _path("v1", "pods", namespace, step.pod), body=body, content=_MERGE_PATCH)
-            return
-        await self._apply(step)
+        match step:
+            case MarkVictim():
+                body: Object = {"metadata": {"annotations": {names.DELETION_COST: VICTIM_COST}}}
+                path = paths.of(paths.POD, namespace, step.pod)
+                await self._request("PATCH", path, body=body, content=_MERGE_PATCH)
+            case Create():
+                path = paths.of(_kind(step.manifest), namespace)
+                await self._request("POST", path, body=step.manifest, field_manager=names.FIELD_MANAGER)
+            case Delete():
+                await self._delete(namespace, step)
+            case Apply():
+                await self._apply(step)
 
     async def _apply(self, step: Apply) -> None:
         """Fields of others are taken over only on an object known to be ours: creation is not forced."""
         manifest = copy.deepcopy(step.manifest)
-        head, kind = manifest["metadata"], (manifest["apiVersion"], manifest["kind"])
+        head = manifest["metadata"]
         if step.uid:
             head["uid"] = step.uid
-        path = _path(kind[0], _PLURALS[kind], head["namespace"], head["name"])
+        path = paths.of(_kind(manifest), head["namespace"], head["name"])
         query = {"field_manager": names.FIELD_MANAGER, "force_conflicts": "true" if step.uid else "false"}
         await self._request("PATCH", path, body=manifest, content=_APPLY_PATCH, **query)
+
+    async def _delete(self, namespace: str, step: Delete) -> None:
+        """With what it owns; an object that is gone, or another of its name, is none of our business."""
+        body = {"preconditions": {"uid": step.uid}, "propagationPolicy": "Background"}
+        with suppress(Missing, Conflict):
+            await self._request("DELETE", paths.of(step.kind, namespace, step.name), body=body)
 
     async def write_status(self, resource: Object, status: Object) -> None:
         """Replaces our fields of the status subresource; spec, labels and annotations are out of its reach."""
         head = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
         body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": head, "status": status}
-        path = _path(names.API_VERSION, names.PLURAL, head["namespace"], head["name"]) + "/status"
+        path = paths.path(names.API_VERSION, names.PLURAL, head["namespace"], head["name"]) + "/status"
         query = {"field_manager": names.FIELD_MANAGER, "force_conflicts": "true"}
         await self._request("PATCH", path, body=body, content=_APPLY_PATCH, **query)
 
     async def lease(self) -> Object | None:
         """The operator's Lease, if there is one."""
-        return await self._find(self._lease_path(self._settings.lease_name))
+        return await self.find(self._lease_path(self._settings.lease_name))
 
     async def create_lease(self, spec: Object) -> Object:
         """Makes the Lease. Raises `Conflict` when another was faster."""
@@ -171,24 +164,30 @@ class Cluster:
         return await self._request("PUT", self._lease_path(self._settings.lease_name), body=body)
 
     def _lease_path(self, name: str | None = None) -> str:
-        return _path("coordination.k8s.io/v1", "leases", self._settings.lease_namespace, name)
+        return paths.path("coordination.k8s.io/v1", "leases", self._settings.lease_namespace, name)
 
     async def _monitoring_available(self) -> bool:
         """Whether the kind PodMonitor is installed, asked at most once a minute."""
         now = asyncio.get_running_loop().time()
         if self._monitoring is None or now - self._monitoring[0] > _MONITORING_SECONDS:
-            found = await self._find(f"/apis/{POD_MONITOR[0]}")
+            found = await self.find(f"/apis/{POD_MONITOR[0]}")
             kinds = {item["kind"] for item in (found or {}).get("resources", ())}
             self._monitoring = (now, POD_MONITOR[1] in kinds)
         return self._monitoring[1]
 
-    async def _find(self, path: str) -> Object | None:
+    async def find(self, path: str) -> Object | None:
+        """The object at a path, or None when it is not there."""
         try:
             return await self._request("GET", path)
         except Missing:
             return None
 
-    async def _list(self, path: str, selector: str | None = None, **more: Any) -> list[Object]:
+    async def list_all(self, path: str, selector: str | None = None, **more: Any) -> list[Object]:
+        """Every object of a list, whatever its pages.
+
+        Args:
+            more: parameters of the request.
+        """
         items: list[Object] = []
         token: str | None = ""
         while token is not None:
@@ -240,10 +239,8 @@ class Cluster:
         self.trouble = None
 
 
-def _path(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
-    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"{root}{where}/{plural}" + (f"/{name}" if name else "")
+def _kind(manifest: Object) -> Kind:
+    return manifest["apiVersion"], manifest["kind"]
 
 
 def _resource(path: str) -> str:

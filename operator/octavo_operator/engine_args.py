@@ -36,16 +36,22 @@ _SWITCH_FIELDS = ("enable_prefix_caching", "enable_chunked_prefill")
 
 
 def model_claim(spec: Spec) -> str | None:
-    """The PersistentVolumeClaim the model is on; None when it is in the image."""
-    scheme, _, rest = spec.model.source.partition("://")
-    return rest.split("/", 1)[0] if scheme == "pvc" else None
+    """The PersistentVolumeClaim the model is read from; None when it is in the image or in the pod's own volume."""
+    if spec.cache:
+        return spec.cache.persistent_volume_claim
+    return spec.model.source.partition("://")[2].split("/", 1)[0] if spec.model.scheme == "pvc" else None
 
 
-def model_path(spec: Spec) -> str:
-    """The model's path inside the container."""
-    rest = spec.model.source.partition("://")[2]
-    path = rest.partition("/")[2].strip("/")
-    return f"{MODEL_ROOT}/{path}" if model_claim(spec) else f"/{path}"
+def model_path(spec: Spec, folder: str = "") -> str:
+    """The model's path inside the container.
+
+    Args:
+        folder: of a fetched model, below MODEL_ROOT.
+    """
+    if spec.model.remote:
+        return f"{MODEL_ROOT}/{folder}"
+    path = spec.model.source.partition("://")[2].partition("/")[2].strip("/")
+    return f"{MODEL_ROOT}/{path}" if spec.model.scheme == "pvc" else f"/{path}"
 
 
 def served_name(spec: Spec, parent: str) -> str:
@@ -58,10 +64,14 @@ def literal(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
-def container_args(spec: Spec, parent: str) -> list[str]:
-    """Arguments of `octavo serve`, each as --flag=value, so that no value can pass for a flag."""
+def container_args(spec: Spec, parent: str, folder: str = "") -> list[str]:
+    """Arguments of `octavo serve`, each as --flag=value, so that no value can pass for a flag.
+
+    Args:
+        folder: of a fetched model, below MODEL_ROOT.
+    """
     pairs: list[tuple[str, object]] = [
-        ("model", model_path(spec)),
+        ("model", model_path(spec, folder)),
         ("served-model-name", served_name(spec, parent)),
         ("host", _ANY_ADDRESS),
         ("port", names.API_PORT),

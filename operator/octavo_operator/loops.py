@@ -14,9 +14,12 @@ import aiohttp
 from octavo_operator import cluster, handlers, logs
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
+from octavo_operator.desired import Defaults
 from octavo_operator.errors import ApiError, Throttled
+from octavo_operator.events import Recorder
 from octavo_operator.heartbeat import Heartbeat, Identity, Sight
 from octavo_operator.informer import Informer
+from octavo_operator.manifests import ManagementPeers
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
 from octavo_operator.reconcile import Reconciler
@@ -42,7 +45,9 @@ class Operator:
         metrics.queue_depth.set_function(lambda: len(self.queue))
         scraper = Scraper(session, config.scrape_timeout_seconds)
         self.scaler = Scaler(scraper, metrics, config.scale_down_seconds, time.monotonic)
-        self._reconciler = Reconciler(api, self.scaler, config.engine_image, _wall_time)
+        events = Recorder(api, time.monotonic, _wall_time, config.holder)
+        defaults = Defaults(config.engine_image, ManagementPeers.of(config))
+        self._reconciler = Reconciler(api, self.scaler, defaults, events, now=_wall_time)
         self.informer = Informer(self._watch, self._watching)
         self._heartbeat = Heartbeat()
         self._silent_since: float | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from octavo_operator import names
 from octavo_operator.causes import Cause
-from octavo_operator.manifests import Manifest
+from octavo_operator.drift import drift
+from octavo_operator.manifests import JOB, Manifest
 from octavo_operator.names import Kind
-from octavo_operator.observed import Observed, Ownership, ownership
+from octavo_operator.observed import Observed, Outcome, Ownership, ownership
 
 VICTIM_COST = "-1"
 
@@ -22,11 +22,31 @@ class Apply:
 
     Attributes:
         uid: of the live object it replaces fields of, so that another one of the same name is not hit; None to create.
+        drifted: path of the field that someone else changed, where that is the reason.
     """
 
     manifest: Manifest
     reason: str
     uid: str | None = None
+    drifted: str | None = None
+
+
+@dataclass(frozen=True)
+class Create:
+    """Make an object that is never changed afterwards; one of the same name that is there already is a conflict."""
+
+    manifest: Manifest
+    reason: str
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove an object that is ours and no longer wanted, unless another has taken its name meanwhile."""
+
+    kind: Kind
+    name: str
+    uid: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +57,7 @@ class MarkVictim:
     reason: str
 
 
-Step = Apply | MarkVictim
+Step = Apply | Create | Delete | MarkVictim
 
 
 @dataclass(frozen=True)
@@ -61,11 +81,12 @@ def make_plan(observed: Observed, children: list[Manifest], victim: str | None, 
     steps: list[Step] = []
     blocked: list[Cause] = []
     for manifest in children:
-        step = _child(observed, manifest)
-        if isinstance(step, Apply):
-            steps.append(step)
-        elif step is not None:
+        step = _job(observed, manifest) if manifest["kind"] == JOB[1] else _child(observed, manifest)
+        if isinstance(step, Cause):
             blocked.append(step)
+        elif step is not None:
+            steps.append(step)
+    steps += _unwanted_jobs(observed, children)
     marked = {pod.name for pod in observed.pods if pod.deletion_cost == VICTIM_COST}
     if victim and victim not in marked:
         # Before the count is lowered: the controller chooses at that moment.
@@ -90,78 +111,30 @@ def _child(observed: Observed, manifest: Manifest) -> Apply | Cause | None:
     assert live is not None
     if "deletionTimestamp" in live["metadata"]:
         return Cause("WaitingForCleanup", f"{name} is being deleted and will be made anew", final=False)
-    reason = _difference(manifest, live)
-    return Apply(manifest, f"{name}: {reason}", live["metadata"]["uid"]) if reason else None
-
-
-def _difference(manifest: Manifest, live: Mapping[str, Any]) -> str | None:
-    """Why the live object needs an apply; None when it has every field we set and we set no fewer than before."""
-    annotations = live["metadata"].get("annotations", {})
-    if annotations.get(names.RENDERED_ANNOTATION) != manifest["metadata"]["annotations"][names.RENDERED_ANNOTATION]:
-        return "the wanted state changed"
+    uid = live["metadata"]["uid"]
+    if _seal(live) != _seal(manifest):
+        return Apply(manifest, f"{name}: the wanted state changed", uid)
     path = drift(manifest, live)
-    return f"{path} was changed by someone else" if path else None
+    return Apply(manifest, f"{name}: {path} was changed by someone else", uid, path) if path else None
 
 
-def drift(wanted: Any, live: Any, path: str = "") -> str | None:
-    """The first field of `wanted` that `live` does not have, as a dotted path; None when it has all.
-
-    What others add is theirs and no drift. Lists of named items are compared by name, others item by item.
-    """
-    if live is None and wanted in ("", {}, []):
-        return None  # the API server leaves empty values out
-    if isinstance(wanted, dict):
-        if not isinstance(live, Mapping):
-            return path
-        for key, value in wanted.items():
-            if found := drift(value, live.get(key), f"{path}.{key}".lstrip(".")):
-                return found
-        return None
-    if isinstance(wanted, list):
-        return _list_drift(wanted, live, path)
-    return None if wanted == live or _same_quantity(wanted, live) else path
+def _seal(manifest: Mapping[str, Any]) -> str | None:
+    """It also tells that we set fewer fields than before, which no comparison of fields would."""
+    seal: str | None = manifest["metadata"].get("annotations", {}).get(names.RENDERED_ANNOTATION)
+    return seal
 
 
-def _list_drift(wanted: list[Any], live: Any, path: str) -> str | None:
-    if not isinstance(live, list):
-        return path
-    merge_key = _merge_key(wanted)
-    if merge_key:
-        by_key = {item.get(merge_key): item for item in live if isinstance(item, Mapping)}
-        pairs = [(item, by_key.get(item[merge_key]), f"{path}[{item[merge_key]}]") for item in wanted]
-    elif len(live) != len(wanted):
-        return path
-    else:
-        pairs = [
-            (item, other, f"{path}[{index}]") for index, (item, other) in enumerate(zip(wanted, live, strict=True))
-        ]
-    return next((found for item, other, where in pairs if (found := drift(item, other, where))), None)
+def _job(observed: Observed, manifest: Manifest) -> Create | None:
+    """A Job's template cannot change, and need not: its name has the revision."""
+    name = manifest["metadata"]["name"]
+    there = any(job.name == name for job in observed.jobs)
+    return None if there else Create(manifest, f"Job {name} does not exist")
 
 
-def _merge_key(items: list[Any]) -> str | None:
-    """The key by which the API server merges a list, of those that occur in our manifests."""
-    for key in ("uid", "mountPath", "name"):
-        if items and all(isinstance(item, dict) and key in item for item in items):
-            return key
-    return None
-
-
-_SUFFIXES = {"m": Decimal("0.001"), "k": Decimal(10**3), "": Decimal(1)}
-_SUFFIXES |= {letter: Decimal(1000) ** power for power, letter in enumerate("MGTPE", start=2)}
-_SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
-
-
-def _same_quantity(wanted: Any, live: Any) -> bool:
-    """The API server rewrites quantities ("1000m" becomes "1"); equal amounts are no drift."""
-    if not (isinstance(wanted, str) and isinstance(live, str)):
-        return False
-    first, second = _amount(wanted), _amount(live)
-    return first is not None and first == second
-
-
-def _amount(text: str) -> Decimal | None:
-    number = text.rstrip("mkMGTPEKi")
-    try:
-        return Decimal(number) * _SUFFIXES[text[len(number) :]]
-    except (InvalidOperation, KeyError):
-        return None
+def _unwanted_jobs(observed: Observed, children: list[Manifest]) -> list[Delete]:
+    wanted = {manifest["metadata"]["name"] for manifest in children if manifest["kind"] == JOB[1]}
+    return [
+        Delete(JOB, job.name, job.uid, f"Job {job.name} ({job.outcome.value}) is not needed any more")
+        for job in observed.jobs
+        if job.name not in wanted and job.outcome is not Outcome.GOING
+    ]

@@ -6,22 +6,27 @@ Whatever happened before, it looks at what is there now and brings it one step n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from octavo_operator import manifests, status
+from octavo_operator import desired, notes, status
+from octavo_operator import rollout as rollouts
 from octavo_operator.causes import Cause
+from octavo_operator.desired import Defaults
 from octavo_operator.errors import ApiError, Conflict, Refused, SpecError
-from octavo_operator.manifests import pod_monitor
 from octavo_operator.names import Key
+from octavo_operator.notes import Note
 from octavo_operator.observed import Observed
-from octavo_operator.plan import Plan, Step, make_plan
+from octavo_operator.plan import Apply, Plan, Step, make_plan
 from octavo_operator.scaler import Scaler
-from octavo_operator.spec import Spec, read_spec
+from octavo_operator.spec import read_spec
 
 log = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 10.0
+"""Objects of others are not watched: nothing tells when one that is in the way goes."""
+SILENT_SECONDS = 5.0
+"""Events are not watched either: nothing tells when one says at last what a pod waits for."""
 
 
 class Api(Protocol):
@@ -33,18 +38,26 @@ class Api(Protocol):
     async def write_status(self, resource: dict[str, Any], status: dict[str, Any]) -> None: ...  # noqa: D102
 
 
+class Teller(Protocol):
+    """What `events.Recorder` offers."""
+
+    async def tell(self, resource: dict[str, Any], notes: Iterable[Note]) -> None: ...  # noqa: D102
+
+
 class Reconciler:
     """Brings services to their spec.
 
     Args:
-        image: engine image of services that name none.
+        defaults: what the operator's settings add to a spec.
+        events: told what is worth an Event.
         now: RFC 3339 wall time, for status only.
     """
 
-    def __init__(self, api: Api, scaler: Scaler, image: str, now: Callable[[], str]) -> None:
+    def __init__(self, api: Api, scaler: Scaler, defaults: Defaults, events: Teller, *, now: Callable[[], str]) -> None:
         self._api = api
+        self._events = events
         self._scaler = scaler
-        self._image = image
+        self._defaults = defaults
         self._now = now
 
     async def reconcile(self, key: Key) -> float | None:
@@ -67,25 +80,20 @@ class Reconciler:
             await self._stand_still(resource, error)
             return None
         telemetry = self._scaler.observe(key, spec, observed)
-        children = self._render(resource, spec, observed, telemetry.desired)
+        rollout = rollouts.decide(spec, observed, self._defaults.image)
+        children = desired.children(
+            *(resource, spec, rollout, self._defaults),
+            replicas=telemetry.desired,
+            monitoring=observed.monitoring_available,
+        )
         plan = make_plan(observed, children, telemetry.victim, spec.paused)
         failures = await self._execute(key, plan)
         blocked = (*plan.blocked, *(_as_cause(error) for error in failures))
-        await self._write(resource, status.describe(spec, observed, telemetry, blocked, self._now()))
+        wanted = status.describe(spec, observed, rollout, telemetry, blocked, now=self._now())
+        await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)])
         if failures:
             raise failures[0]
-        # Objects of others are not watched: nothing tells when one that is in the way goes.
-        return BLOCKED_SECONDS if plan.blocked else None
-
-    def _render(self, resource: dict[str, Any], spec: Spec, observed: Observed, replicas: int) -> list[dict[str, Any]]:
-        children = [
-            manifests.service(resource),
-            manifests.disruption_budget(resource),
-            manifests.deployment(resource, spec, self._image, replicas),
-        ]
-        if observed.monitoring_available:
-            children.append(pod_monitor(resource, spec))
-        return [manifests.sealed(child) for child in children]
+        return BLOCKED_SECONDS if plan.blocked else SILENT_SECONDS if observed.unexplained else None
 
     async def _execute(self, key: Key, plan: Plan) -> list[ApiError]:
         """Does every step; one that fails stops none of the others."""
@@ -104,10 +112,17 @@ class Reconciler:
         if isinstance(error, Refused):
             raise error
 
-    async def _write(self, resource: dict[str, Any], wanted: dict[str, Any]) -> None:
-        """Writes status if it says anything new: a steady service costs no write."""
-        if wanted != resource.get("status"):
+    async def _write(self, resource: dict[str, Any], wanted: dict[str, Any], told: Iterable[Note] = ()) -> None:
+        """Writes status if it says anything new, and tells what is: a steady service costs no write."""
+        before = resource.get("status") or {}
+        if wanted != before:
             await self._api.write_status(resource, wanted)
+        await self._events.tell(resource, [*notes.changes(before, wanted), *told])
+
+
+def _put_back(plan: Plan) -> list[Note]:
+    drifted = [step for step in plan.steps if isinstance(step, Apply) and step.drifted]
+    return [notes.put_back(notes.named(step.manifest), str(step.drifted)) for step in drifted]
 
 
 def _as_cause(error: ApiError) -> Cause:

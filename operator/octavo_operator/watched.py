@@ -27,7 +27,7 @@ class Watched:
     @property
     def selector(self) -> str | None:
         """The label selector that the API server applies; None: all objects."""
-        return None if self == SERVICES else names.SERVICE_LABEL
+        return None if self == SERVICES else f"{names.MANAGED_BY_LABEL}={names.FIELD_MANAGER}"
 
 
 SERVICES = Watched(names.GROUP, names.VERSION, names.PLURAL)
@@ -36,6 +36,10 @@ WATCHED = (
     Watched("apps", "v1", "deployments"),
     Watched("", "v1", "services"),
     Watched("policy", "v1", "poddisruptionbudgets"),
+    Watched("networking.k8s.io", "v1", "networkpolicies"),
+    Watched("", "v1", "serviceaccounts"),
+    Watched("", "v1", "configmaps"),
+    Watched("batch", "v1", "jobs"),
     Watched("", "v1", "pods"),
 )
 

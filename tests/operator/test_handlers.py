@@ -29,7 +29,7 @@ def test_kopf_posts_nothing_and_scans_nothing():
     settings = handlers.settings()
     assert not settings.posting.enabled
     assert settings.scanning.disabled
-    assert set(settings.watching.label_selectors.values()) == {names.SERVICE_LABEL}
+    assert set(settings.watching.label_selectors.values()) == {"app.kubernetes.io/managed-by=octavo-operator"}
     assert len(settings.watching.label_selectors) == len(WATCHED) - 1
     assert isinstance(settings, kopf.OperatorSettings)
 

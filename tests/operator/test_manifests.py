@@ -7,7 +7,7 @@ import pytest
 from octavo_operator import engine_args, manifests, names
 from octavo_operator.manifests import pod_monitor
 from octavo_operator.spec import read_spec
-from operator_samples import IMAGE, UID, resource, spec_of
+from operator_samples import UID, made_deployment, resource, spec_of
 
 FULL = {
     "model": {"source": "pvc://models/llama/8b", "servedName": "chat $(HOME)"},
@@ -43,8 +43,7 @@ FULL = {
 
 
 def rendered(**spec):
-    parent = resource(**spec)
-    return manifests.deployment(parent, read_spec(parent), IMAGE, 3)
+    return made_deployment(resource(**spec), 3)
 
 
 def engine(**spec):
@@ -113,7 +112,8 @@ def test_the_pod_is_restricted(spec):
     }
     kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
     assert kinds <= {"emptyDir", "persistentVolumeClaim", "secret"}
-    assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName", "nodeName"} & set(pod)
+    assert not {"hostNetwork", "hostPID", "hostIPC", "nodeName"} & set(pod)
+    assert pod["serviceAccountName"] == "assistant"
 
 
 def test_the_grace_period_covers_pre_stop_and_drain():
@@ -132,7 +132,7 @@ def test_every_child_is_owned_and_labelled(name):
     parent = resource(name)
     spec = read_spec(parent)
     for child in (
-        manifests.deployment(parent, spec, IMAGE, 1),
+        made_deployment(parent),
         manifests.service(parent),
         manifests.disruption_budget(parent),
         pod_monitor(parent, spec),
@@ -158,7 +158,7 @@ def test_every_child_is_owned_and_labelled(name):
 def test_no_label_of_the_parent_is_copied():
     parent = resource()
     parent["metadata"]["labels"] = {"argocd.argoproj.io/instance": "prod"}
-    assert "argocd.argoproj.io/instance" not in str(manifests.deployment(parent, read_spec(parent), IMAGE, 1))
+    assert "argocd.argoproj.io/instance" not in str(made_deployment(parent))
 
 
 def test_user_labels_never_win_over_ours():

@@ -5,20 +5,19 @@ import copy
 import pytest
 
 from octavo_operator import manifests, names
+from octavo_operator.drift import drift
 from octavo_operator.observed import Observed, Ownership, ownership, read_pod
-from octavo_operator.plan import Apply, MarkVictim, drift, make_plan
-from octavo_operator.spec import read_spec
-from operator_samples import IMAGE, live, pod, resource
+from octavo_operator.plan import Apply, MarkVictim, make_plan
+from operator_samples import live, made_deployment, pod, resource
 
 PARENT = resource(engine={"env": [{"name": "EMPTY", "value": ""}]}, resources={"limits": {"cpu": "1000m"}})
 
 
 def children():
-    spec = read_spec(PARENT)
     made = [
         manifests.service(PARENT),
         manifests.disruption_budget(PARENT),
-        manifests.deployment(PARENT, spec, IMAGE, 2),
+        made_deployment(PARENT, 2),
     ]
     return [manifests.sealed(child) for child in made]
 

@@ -167,11 +167,3 @@ def test_a_whole_resource_comes_back_as_it_was_written():
 )
 def test_which_models_are_fetched(source, remote):
     assert read_spec(resource(model={"source": source})).model.remote is remote
-
-
-@pytest.mark.parametrize("path", ["/etc", "/models/x", "/tmp", "/usr/lib", "/opt"])
-def test_reserved_paths_cover_what_octavo_mounts(path):
-    assert any(
-        path == reserved or path.startswith(f"{reserved}/") or reserved.startswith(f"{path}/")
-        for reserved in cel.RESERVED_PATHS
-    )

@@ -40,4 +40,6 @@ def test_an_event_tells_who_at_which_version_and_whose():
 
 def test_only_objects_with_our_label_are_watched():
     assert SERVICES.selector is None
-    assert {watched.selector for watched in WATCHED if watched != SERVICES} == {names.SERVICE_LABEL}
+    assert {watched.selector for watched in WATCHED if watched != SERVICES} == {
+        "app.kubernetes.io/managed-by=octavo-operator"
+    }

@@ -5,23 +5,43 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from octavo_operator import names
 from octavo_operator.errors import ApiError, Conflict
 from octavo_operator.manifests import DEPLOYMENT, POD_MONITOR
 from octavo_operator.names import Key
-from octavo_operator.observed import Observed, read_pod, read_workload
-from octavo_operator.plan import MarkVictim, Step
+from octavo_operator.observed import (
+    Observed,
+    Outcome,
+    Ownership,
+    Purpose,
+    ownership,
+    read_jobs,
+    read_pod,
+    read_workload,
+)
+from octavo_operator.plan import Apply, Create, Delete, MarkVictim, Step
 
 
 class FakeCluster:
-    """Objects by kind, for one service. `failing` holds errors to raise once, by kind or "status" or "observe"."""
+    """Objects by kind, for one service. `failing` holds errors to raise once, by kind or "status" or "observe".
+
+    `dying` counts the writes that are still done; the next one raises `Died`, as a power cut would.
+    """
 
     def __init__(self, resource: dict[str, Any] | None, monitoring: bool = False) -> None:
         self.resource = resource
         self.children: dict[tuple[str, str], dict[str, Any]] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
         self.pods: list[dict[str, Any]] = []
+        self.job_pods: list[dict[str, Any]] = []
         self.monitoring = monitoring
         self.failing: dict[str, ApiError] = {}
+        self.dying: int | None = None
         self.writes: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.instant = True
+        """Whether a new template has reached every pod at once."""
+        self._made = 0
 
     async def service(self, key: Key) -> dict[str, Any] | None:
         return copy.deepcopy(self.resource)
@@ -29,31 +49,75 @@ class FakeCluster:
     async def observe(self, resource: dict[str, Any]) -> Observed:
         self._fail("observe")
         deployed = self.children.get(DEPLOYMENT)
+        ours = ownership(deployed, resource) is Ownership.OURS
         return Observed(
             resource=resource,
             children=copy.deepcopy(self.children),
             pods=tuple(read_pod(pod) for pod in self.pods),
-            workload=read_workload(deployed) if deployed else None,
+            workload=read_workload(deployed) if deployed and ours else None,
             monitoring_available=self.monitoring,
+            jobs=read_jobs(copy.deepcopy(list(self.jobs.values())), self.job_pods, resource),
         )
 
     async def execute(self, namespace: str, step: Step) -> None:
-        if isinstance(step, MarkVictim):
-            self.writes.append(f"mark {step.pod}")
-            return
+        match step:
+            case MarkVictim():
+                self._write(f"mark {step.pod}")
+            case Create():
+                name = step.manifest["metadata"]["name"]
+                self._fail("Job")
+                if name in self.jobs:
+                    raise Conflict("it exists already", 409)
+                self._write(f"create {_purpose(step.manifest)}")
+                self.jobs[name] = copy.deepcopy(step.manifest)
+                self.jobs[name]["metadata"]["uid"] = f"uid-{self._next()}"
+            case Delete():
+                if self.jobs.get(step.name, {}).get("metadata", {}).get("uid") == step.uid:
+                    self._write(f"delete {_purpose(self.jobs[step.name])}")
+                    del self.jobs[step.name]
+            case Apply():
+                self._apply(step)
+
+    def _apply(self, step: Apply) -> None:
         kind = (step.manifest["apiVersion"], step.manifest["kind"])
         self._fail(kind[1])
         before = self.children.get(kind)
         if before and before["metadata"]["uid"] != step.uid:
             raise Conflict("another object of this name", 409)
+        self._write(kind[1])
         self.children[kind] = self._stored(step.manifest, before)
-        self.writes.append(kind[1])
+
+    async def create_event(self, event: dict[str, Any]) -> None:
+        self._fail("event")
+        self.events.append(event)
 
     async def write_status(self, resource: dict[str, Any], status: dict[str, Any]) -> None:
         self._fail("status")
         assert self.resource is not None
+        self._write("status")
         self.resource["status"] = copy.deepcopy(status)
-        self.writes.append("status")
+
+    def job(self, purpose: Purpose) -> dict[str, Any] | None:
+        """The one Job of a purpose."""
+        found = [job for job in self.jobs.values() if _purpose(job) == purpose.value]
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    def end_job(self, purpose: Purpose, outcome: Outcome, words: str = "") -> None:
+        """Has the Job of a purpose end, its program leaving `words` as its last."""
+        job = self.job(purpose)
+        assert job is not None
+        passed = outcome is Outcome.PASSED
+        job["status"] = {"conditions": [{"type": "Complete" if passed else "Failed", "status": "True"}]}
+        ended = {"exitCode": 0 if passed else 2, "message": words, "reason": "Completed" if passed else "Error"}
+        self.job_pods.append(job_pod(job, {"terminated": ended}, phase="Succeeded" if passed else "Failed"))
+
+    def roll_out(self) -> None:
+        """Has the Deployment controller do all its work."""
+        deployed = self.children[DEPLOYMENT]
+        count = deployed["spec"]["replicas"]
+        status = {"replicas": count, "updatedReplicas": count, "readyReplicas": count}
+        deployed["status"] = {"observedGeneration": deployed["metadata"]["generation"]} | status
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """The service's conditions by type."""
@@ -67,15 +131,53 @@ class FakeCluster:
     def _stored(self, manifest: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
         made = copy.deepcopy(manifest)
         generation = before["metadata"]["generation"] + 1 if before else 1
-        made["metadata"] |= {"uid": f"uid-{manifest['kind']}", "generation": generation}
+        uid = before["metadata"]["uid"] if before else f"uid-{self._next()}"
+        made["metadata"] |= {"uid": uid, "generation": generation}
         if manifest["kind"] == DEPLOYMENT[1]:
-            count = manifest["spec"]["replicas"]
-            made["status"] = {"observedGeneration": generation, "replicas": count, "updatedReplicas": count}
+            made["status"] = self._rolled(manifest, before) | {"observedGeneration": generation}
         return made
+
+    def _rolled(self, manifest: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+        """What the Deployment controller makes of it at once."""
+        count = manifest["spec"]["replicas"]
+        if before is None or self.instant:
+            return {"replicas": count, "updatedReplicas": count}
+        if before["spec"]["template"] != manifest["spec"]["template"]:
+            return {"replicas": count + 1, "updatedReplicas": 1}
+        status: dict[str, Any] = before["status"]
+        return status
+
+    def _write(self, what: str) -> None:
+        if self.dying is not None:
+            if self.dying == 0:
+                raise Died
+            self.dying -= 1
+        self.writes.append(what)
+
+    def _next(self) -> int:
+        self._made += 1
+        return self._made
 
     def _fail(self, what: str) -> None:
         if error := self.failing.pop(what, None):
             raise error
+
+
+def job_pod(job: dict[str, Any], state: dict[str, Any], phase: str = "Running") -> dict[str, Any]:
+    """A pod of a Job, with one container in this state."""
+    head = job["metadata"]
+    owner = {"kind": "Job", "name": head["name"], "uid": head["uid"], "controller": True}
+    status = {"phase": phase, "containerStatuses": [{"name": _purpose(job), "image": "image", "state": state}]}
+    return {"metadata": {"name": f"{head['name']}-x", "ownerReferences": [owner]}, "status": status}
+
+
+def _purpose(job: dict[str, Any]) -> str:
+    purpose: str = job["metadata"]["labels"][names.PURPOSE_LABEL]
+    return purpose
+
+
+class Died(BaseException):
+    """The operator's process ends here."""
 
 
 MONITOR_KIND = POD_MONITOR[1]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_operator import names
-from octavo_operator.manifests import DEPLOYMENT, Manifest, deployment, sealed
+from octavo_operator.desired import Defaults
+from octavo_operator.manifests import DEPLOYMENT, ManagementPeers, Manifest, deployment, pod_template, sealed
 from octavo_operator.observed import Observed, read_pod, read_workload
+from octavo_operator.revisions import revision_of
 from octavo_operator.spec import Spec, read_spec
 
 IMAGE = "registry.example/octavo-engine:1"
+DEFAULTS = Defaults(IMAGE, ManagementPeers("octavo-system"))
 UID = "11111111-1111-1111-1111-111111111111"
 NOW = "2030-01-01T00:00:00Z"
 
@@ -29,6 +32,13 @@ def spec_of(**spec: Any) -> Spec:
     return read_spec(resource(**spec))
 
 
+def made_deployment(parent: dict[str, Any], replicas: int = 1) -> Manifest:
+    """The Deployment of a service whose spec is the active revision."""
+    spec = read_spec(parent)
+    template = pod_template(spec, parent["metadata"]["name"], IMAGE)
+    return deployment(parent, spec, template, revision=revision_of(spec), replicas=replicas)
+
+
 def live(manifest: Manifest, **status: Any) -> dict[str, Any]:
     """What the API server holds after `manifest` was applied."""
     head = manifest["metadata"] | {"uid": f"uid-of-{manifest['kind']}", "generation": 1, "resourceVersion": "7"}
@@ -37,7 +47,7 @@ def live(manifest: Manifest, **status: Any) -> dict[str, Any]:
 
 def live_deployment(parent: dict[str, Any], replicas: int = 1, **status: Any) -> dict[str, Any]:
     """The service's Deployment, rolled out unless `status` says otherwise."""
-    made = sealed(deployment(parent, read_spec(parent), IMAGE, replicas))
+    made = sealed(made_deployment(parent, replicas))
     return live(made, **({"replicas": replicas, "updatedReplicas": replicas} | status))
 
 
@@ -51,7 +61,9 @@ def pod(name: str = "assistant-1", *, ready: bool = False, **status: Any) -> dic
 def waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     """Pod status: the container waits."""
     return {
-        "containerStatuses": [{"image": IMAGE, "state": {"waiting": {"reason": reason, "message": message}}} | more]
+        "containerStatuses": [
+            {"name": "engine", "image": IMAGE, "state": {"waiting": {"reason": reason, "message": message}}} | more
+        ]
     }
 
 

@@ -5,25 +5,32 @@ Each manifest holds exactly the fields Octavo owns; server-side apply leaves eve
 
 from octavo_operator.manifests.availability import disruption_budget
 from octavo_operator.manifests.child import (
+    CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    JOB,
     NETWORK_POLICY,
     POD_MONITOR,
     SERVICE,
     SERVICE_ACCOUNT,
     Manifest,
     metadata,
+    name_of,
     sealed,
 )
+from octavo_operator.manifests.deployment import deployment, pod_template
 from octavo_operator.manifests.identity import service_account
+from octavo_operator.manifests.jobs import loader_job, preflight_job
 from octavo_operator.manifests.monitoring import pod_monitor
 from octavo_operator.manifests.network import service, url
 from octavo_operator.manifests.network_policy import ManagementPeers, network_policy
-from octavo_operator.manifests.pods import deployment, pod_template
+from octavo_operator.manifests.records import revisions_map
 
 __all__ = [
+    "CONFIG_MAP",
     "DEPLOYMENT",
     "DISRUPTION_BUDGET",
+    "JOB",
     "NETWORK_POLICY",
     "POD_MONITOR",
     "SERVICE",
@@ -32,10 +39,14 @@ __all__ = [
     "Manifest",
     "deployment",
     "disruption_budget",
+    "loader_job",
     "metadata",
+    "name_of",
     "network_policy",
     "pod_monitor",
     "pod_template",
+    "preflight_job",
+    "revisions_map",
     "sealed",
     "service",
     "service_account",

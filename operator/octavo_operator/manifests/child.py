@@ -16,7 +16,17 @@ SERVICE: Kind = ("v1", "Service")
 DISRUPTION_BUDGET: Kind = ("policy/v1", "PodDisruptionBudget")
 NETWORK_POLICY: Kind = ("networking.k8s.io/v1", "NetworkPolicy")
 SERVICE_ACCOUNT: Kind = ("v1", "ServiceAccount")
+CONFIG_MAP: Kind = ("v1", "ConfigMap")
+JOB: Kind = ("batch/v1", "Job")
 POD_MONITOR: Kind = ("monitoring.coreos.com/v1", "PodMonitor")
+
+
+_SUFFIXES = {CONFIG_MAP: ("revisions",)}  # a ConfigMap of the service's own name may well be one of the user's
+
+
+def name_of(kind: Kind, parent: str) -> str:
+    """The name of the one child of a kind."""
+    return names.child_name(parent, *_SUFFIXES.get(kind, ()))
 
 
 def metadata(resource: Manifest, extra_labels: dict[str, str] | None = None) -> Manifest:

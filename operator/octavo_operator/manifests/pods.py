@@ -1,99 +1,95 @@
-"""The Deployment of engine pods and their template."""
+"""What every pod and container of ours has: it passes Pod Security "restricted", with a read-only root and no token."""
 
 from __future__ import annotations
 
-from octavo_operator import engine_args, names
-from octavo_operator.manifests.child import DEPLOYMENT, Manifest, metadata
+from collections.abc import Iterable
+
+from octavo_operator import engine_args, fetch_args, names
+from octavo_operator.checkpoint import Checkpoint
+from octavo_operator.manifests import volumes
+from octavo_operator.manifests.child import Manifest
+from octavo_operator.manifests.volumes import Mounted
 from octavo_operator.spec import Spec
 
+_HELPER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
+"""Of the programs that only read and write files: small, so that they find room beside engines that fill a node."""
 
-def deployment(resource: Manifest, spec: Spec, image: str, replicas: int) -> Manifest:
-    """The Deployment of engine pods.
+
+def pod_spec(
+    spec: Spec, parent: str, containers: list[Manifest], mounted: Iterable[Mounted], **more: object
+) -> Manifest:
+    """A pod's spec; what is empty is left out.
 
     Args:
-        image: used when the spec names none.
-        replicas: how many, decided elsewhere.
+        mounted: every volume of its containers.
+        more: further fields.
     """
-    parent = resource["metadata"]["name"]
-    return {
-        "apiVersion": DEPLOYMENT[0],
-        "kind": DEPLOYMENT[1],
-        "metadata": metadata(resource),
-        "spec": {
-            "replicas": replicas,
-            "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": spec.startup_seconds + 120,
-            "selector": {"matchLabels": names.selector_labels(parent)},
-            # A new replica serves before an old one goes: a rollout never lowers capacity.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": pod_template(spec, parent, image),
-        },
-    }
-
-
-def pod_template(spec: Spec, parent: str, image: str) -> Manifest:
-    """The pod: passes Pod Security "restricted", with a read-only root and no service account token."""
     wish = spec.template
-    annotations = {**(wish.annotations or {}), names.PARENT_ANNOTATION: parent}
-    if spec.restarted_at:
-        annotations[names.RESTARTED_ANNOTATION] = spec.restarted_at
     pod = {
+        "serviceAccountName": names.child_name(parent),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": engine_args.grace_seconds(spec),
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [_container(spec, parent, spec.engine.image or image)],
-        "volumes": [volume for volume, _ in _volumes(spec)],
+        "containers": containers,
+        "volumes": [volume for volume, _ in mounted],
         "nodeSelector": wish.node_selector,
         "tolerations": [item.model_dump(by_alias=True, exclude_none=True) for item in wish.tolerations or []],
+        "affinity": wish.affinity.model_dump(by_alias=True, exclude_none=True) if wish.affinity else None,
         "priorityClassName": wish.priority_class_name,
-        "runtimeClassName": wish.runtime_class_name,
         "imagePullSecrets": [{"name": item.name} for item in wish.image_pull_secrets or []],
+        **more,
     }
-    return {
-        "metadata": {"labels": {**(wish.labels or {}), **names.own_labels(parent)}, "annotations": annotations},
-        "spec": {key: value for key, value in pod.items() if value is False or value},
-    }
+    return without_empty(pod)
 
 
-def _container(spec: Spec, parent: str, image: str) -> Manifest:
-    resources = spec.resources.model_dump(exclude_none=True)
-    container = {
-        "name": names.CONTAINER,
+def container(
+    name: str, image: str, command: list[str], args: list[str], mounted: Iterable[Mounted], **more: object
+) -> Manifest:
+    """A container; what is empty is left out."""
+    made = {
+        "name": name,
         "image": image,
-        "command": engine_args.COMMAND,
-        "args": engine_args.container_args(spec, parent),
-        "env": engine_args.container_env(spec),
-        "ports": engine_args.container_ports(),
-        "resources": resources,
+        "command": command,
+        "args": args,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "lifecycle": {"preStop": {"sleep": {"seconds": engine_args.PRE_STOP_SECONDS}}},
-        # The engine writes why it cannot start; without that, the log's end is the next best thing.
+        # Our programs write why they cannot go on; without that, the log's end is the next best thing.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [mount for _, mount in _volumes(spec)],
-        **engine_args.probes(spec),
+        "volumeMounts": [mount for _, mount in mounted],
+        **more,
     }
-    return {key: value for key, value in container.items() if value}
+    return without_empty(made)
 
 
-def _volumes(spec: Spec) -> list[tuple[Manifest, Manifest]]:
-    """Pairs of volume and mount. Caches hold code, so each pod has its own."""
-    pairs: list[tuple[Manifest, Manifest]] = [
-        ({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "tmp", "mountPath": "/tmp"}),  # noqa: S108
-        ({"name": "cache", "emptyDir": {"sizeLimit": "4Gi"}}, {"name": "cache", "mountPath": "/cache"}),
+def loader(spec: Spec, image: str, folder: str, checkpoint: Checkpoint) -> tuple[Manifest, list[Mounted]]:
+    """The container that fetches the model, and its volumes."""
+    mounted = [
+        *volumes.scratch(),
+        *volumes.model(spec, checkpoint, read_only=False),
+        *volumes.credentials(spec),
     ]
-    claim = engine_args.model_claim(spec)
-    if claim:
-        source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-        mount = {"name": "model", "mountPath": engine_args.MODEL_ROOT, "readOnly": True}
-        pairs.append(({"name": "model", **source}, mount))
-    if spec.auth:
-        ref = spec.auth.api_key_secret_ref
-        secret = {"secretName": ref.name, "items": [{"key": ref.key, "path": engine_args.KEYS_FILE}]}
-        keys = {"name": "keys", "mountPath": engine_args.KEYS_DIRECTORY, "readOnly": True}
-        pairs.append(({"name": "keys", "secret": secret}, keys))
-    return pairs
+    args = fetch_args.fetch_args(spec, folder, checkpoint)
+    port = {"name": names.MANAGEMENT_PORT_NAME, "containerPort": names.MANAGEMENT_PORT, "protocol": "TCP"}
+    made = container(names.LOADER, image, fetch_args.FETCH, args, mounted, ports=[port], resources=_HELPER_RESOURCES)
+    return made, mounted
+
+
+def preflight(spec: Spec, parent: str, image: str) -> tuple[Manifest, list[Mounted]]:
+    """The container that looks whether the engine could start, and its volumes: the engine's own, as far as they exist.
+
+    A Secret or a ConfigMap that is missing shows here, before any replica depends on it.
+    """
+    mounted = [*volumes.scratch(), *volumes.keys(spec), *volumes.wished(spec)]
+    mounted += volumes.credentials(spec) if spec.model.remote else volumes.model(spec, None)
+    args = fetch_args.preflight_args(spec, parent)
+    env = engine_args.container_env(spec)
+    made = container(names.PREFLIGHT, image, fetch_args.PREFLIGHT, args, mounted, env=env, resources=_HELPER_RESOURCES)
+    return made, mounted
+
+
+def without_empty(fields: Manifest) -> Manifest:
+    """The fields that say something; False and 0 do."""
+    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -18,8 +18,8 @@ LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE)]
 Line = Annotated[str, Field(max_length=1024, pattern=LINE)]
 Quantity = Annotated[str, Field(max_length=32, pattern=QUANTITY)]
 
-ATOMIC = {"x-kubernetes-list-type": "atomic"}
-BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 
 class Part(BaseModel):

@@ -1,0 +1,69 @@
+"""All objects a service shall have, as manifests: spec and rollout -> children. Pure.
+
+The order is that in which they are made: what the pods need comes before them, and what only describes them after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_operator import manifests
+from octavo_operator.checkpoint import Checkpoint
+from octavo_operator.manifests import ManagementPeers, Manifest
+from octavo_operator.observed import Purpose
+from octavo_operator.rollout import Rollout
+from octavo_operator.spec import Spec
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What the operator's settings add to a spec.
+
+    Attributes:
+        image: of the engine, for services that name none.
+        peers: who may reach the management port.
+    """
+
+    image: str
+    peers: ManagementPeers
+
+
+def children(
+    resource: Manifest, spec: Spec, rollout: Rollout, defaults: Defaults, *, replicas: int, monitoring: bool = False
+) -> list[Manifest]:
+    """Every child that shall exist now, sealed.
+
+    Args:
+        replicas: how many, decided elsewhere.
+        monitoring: whether the cluster knows PodMonitors.
+    """
+    made = [
+        manifests.service_account(resource),
+        manifests.network_policy(resource, spec, defaults.peers),
+        *_deployment(resource, spec, rollout, replicas),
+        manifests.service(resource),
+        manifests.disruption_budget(resource),
+        manifests.revisions_map(resource, rollout.history.data()),
+        *(_job(resource, spec, rollout, purpose, defaults.image) for purpose in rollout.jobs),
+        *([manifests.pod_monitor(resource, spec)] if monitoring else []),
+    ]
+    return [manifests.sealed(child) for child in made]
+
+
+def _deployment(resource: Manifest, spec: Spec, rollout: Rollout, replicas: int) -> list[Manifest]:
+    if rollout.template is None or rollout.active is None:
+        return []
+    return [
+        manifests.deployment(
+            *(resource, spec, rollout.template),
+            revision=rollout.active,
+            replicas=replicas,
+            in_place=rollout.in_place,
+        )
+    ]
+
+
+def _job(resource: Manifest, spec: Spec, rollout: Rollout, purpose: Purpose, image: str) -> Manifest:
+    if purpose is Purpose.PREFLIGHT:
+        return manifests.preflight_job(resource, spec, image, rollout.revision)
+    return manifests.loader_job(resource, spec, image, rollout.revision, rollout.checkpoint or Checkpoint())
