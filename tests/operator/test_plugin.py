@@ -166,6 +166,38 @@ def test_validate_fails_for_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert "holds no InferenceService" in capsys.readouterr().err
 
 
+def rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], *options: str) -> dict[str, Any]:
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(service(spec)))
+    assert main(["render", str(path), *options]) == 0
+    made = list(yaml.safe_load_all(capsys.readouterr().out))
+    return {
+        child["kind"] if child["kind"] != "Job" else child["metadata"]["name"].split("-")[1]: child for child in made
+    }
+
+
+def test_render_shows_what_the_operator_would_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = rendered(tmp_path, capsys, {"autoscaling": {"minReplicas": 2, "maxReplicas": 4}}, "--engine-image", "mine:1")
+    assert {"Deployment", "Service", "NetworkPolicy", "ServiceAccount", "PodDisruptionBudget"} <= made.keys()
+    assert "PodMonitor" not in made
+    deployment = made["Deployment"]
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:1"
+    assert "ownerReferences" not in deployment["metadata"]
+
+
+def test_render_shows_the_jobs_of_a_fetched_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = {"model": {"source": "hf://org/name"}, "cache": {"persistentVolumeClaim": "models"}}
+    assert {"preflight", "load", "PodMonitor"} <= rendered(tmp_path, capsys, spec, "--monitoring").keys()
+
+
+def test_render_refuses_what_the_api_server_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(service({"engine": {"maxModelLen": 1}})))
+    assert main(["render", str(path)]) == 1
+    assert "spec.engine.maxModelLen" in capsys.readouterr().err
+
+
 @pytest.fixture
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kubectl that answers with a prepared file and writes down how it was called."""

@@ -13,8 +13,11 @@ import yaml
 from rich.console import Console
 
 from octavo_operator import __version__, names
+from octavo_operator.config import OperatorConfig
+from octavo_operator.desired import Defaults
 from octavo_operator.errors import OctavoError
-from octavo_operator.plugin import chat, explanation, kubectl, status_view, validation
+from octavo_operator.manifests import ManagementPeers
+from octavo_operator.plugin import chat, explanation, kubectl, rendering, status_view, validation
 from octavo_operator.plugin.kubectl import Kubectl
 
 Object = dict[str, Any]
@@ -59,6 +62,15 @@ def build_parser() -> argparse.ArgumentParser:
     talk.add_argument("--api-key", default=os.environ.get("OCTAVO_API_KEY", ""), help="default: $OCTAVO_API_KEY")
     checked = verb("validate", validate_files, "check files as the API server would, without one", needs_cluster=False)
     checked.add_argument("files", nargs="+", type=Path, help="YAML files; - reads standard input")
+    shown_ahead = verb(
+        "render", render_files, "what would be applied for files, without a cluster", needs_cluster=False
+    )
+    shown_ahead.add_argument("files", nargs="+", type=Path, help="YAML files; - reads standard input")
+    shown_ahead.add_argument(
+        "-n", "--namespace", default="default", help="of services that name none (default: default)"
+    )
+    shown_ahead.add_argument("--engine-image", default=OperatorConfig.engine_image, help="of services that name none")
+    shown_ahead.add_argument("--monitoring", action="store_true", help="as where the Prometheus Operator is installed")
     return parser
 
 
@@ -72,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return status
 
 
@@ -136,13 +151,27 @@ def validate_files(options: argparse.Namespace) -> int:
     """Names every problem of every InferenceService in the files."""
     failed = False
     for path in options.files:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        for resource in services_in(text, str(path)):
+        for resource in services_in(_text(path), str(path)):
             found = validation.problems(resource)
             name = f"{path}: {names.KIND} {(resource.get('metadata') or {}).get('name', '?')}"
             sys.stdout.write("".join(f"{name}: {problem}\n" for problem in found) or f"{name}: valid\n")
             failed = failed or bool(found)
     return 1 if failed else 0
+
+
+def render_files(options: argparse.Namespace) -> int:
+    """Writes the children of every InferenceService in the files as YAML."""
+    defaults = Defaults(options.engine_image, ManagementPeers.of(OperatorConfig()))
+    for path in options.files:
+        for resource in services_in(_text(path), str(path)):
+            if found := validation.problems(resource):
+                raise OctavoError(f"{path}: {found[0]}; validate lists all problems")
+            children = rendering.rendered(
+                resource, defaults, namespace=options.namespace, monitoring=options.monitoring
+            )
+            for child in children:
+                sys.stdout.write("---\n" + yaml.safe_dump(child, sort_keys=False, width=120))
+    return 0
 
 
 def services_in(text: str, where: str) -> list[Object]:
@@ -159,6 +188,13 @@ def services_in(text: str, where: str) -> list[Object]:
     if not found:
         raise OctavoError(f"{where}: holds no {names.KIND}")
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OctavoError(f"{path}: cannot be read: {error}") from error
 
 
 def _cluster(options: argparse.Namespace) -> Kubectl:
