@@ -1,122 +1,237 @@
-"""The charts: what they render is valid to a real API server, restricted, and refuses values that make no sense."""
+"""The charts and the kustomizations before a real API server: what they render is taken, and installed it works.
+
+What can be said without a cluster is in `tests/contract/test_charts_render.py`.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+import chart_samples
+import pod_security
+import releases
+from chart_samples import deployment
 from cluster_tools import Kubectl, create, wait_for
-from node import config, images
-from operator_process import Services, render_chart
+from node import config, images, schemas
+from operator_process import Services
 
-COMBINATIONS = {
-    "default": (),
-    "namespaces": ("--set", "namespaces={default,kube-public}"),
-    "cluster-wide": ("--set", "clusterWide=true"),
-    "two-replicas": ("--set", "replicas=2", "--set", "log.format=plain"),
-    "monitored": ("--set", "monitoring.enabled=true", "--set", "monitoring.labels.release=x"),
-    "placed": (
-        *("--set", "nodeSelector.zone=a", "--set", "priorityClassName=high", "--set", "imagePullSecrets[0].name=r"),
-        *("--set", "tolerations[0].operator=Exists", "--set", "podLabels.team=x", "--set", "podAnnotations.team=y"),
-    ),
-}
+NAME = "octavo"
+SERVICE = "steady"
+
+Object = dict[str, Any]
 
 
-def documents(*values: str, namespace: str = "octavo-system") -> list[dict[str, Any]]:
-    return [item for item in yaml.safe_load_all(render_chart(namespace, *values)) if item]
+def bundle(items: list[Object]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
-@pytest.fixture(scope="module", autouse=True)
-def running_cluster(cluster: config.Settings) -> None:
-    """helm comes with the node's tools."""
+@pytest.fixture(scope="module")
+def different() -> list[Object]:
+    """Every object that some combination of values renders, once."""
+    rendered = [chart_samples.rendered(values, "default") for values in chart_samples.combinations().values()]
+    return [json.loads(item) for item in sorted({json.dumps(item) for items in rendered for item in items})]
 
 
-@pytest.mark.parametrize("chart", ["octavo-crds", "octavo-operator"])
-def test_lint(chart: str) -> None:
-    path = config.CHECKOUT / "charts" / chart
-    done = subprocess.run([config.HACK / "helm", "lint", "--strict", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("values", COMBINATIONS.values(), ids=COMBINATIONS)
-def test_an_api_server_takes_what_is_rendered(kubectl: Kubectl, namespace: str, values: tuple[str, ...]) -> None:
-    rendered = [item for item in documents(*values, namespace=namespace) if item["kind"] != "PodMonitor"]
-    bundle = json.dumps({"apiVersion": "v1", "kind": "List", "items": rendered})
-    answer = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=bundle)
+def test_an_api_server_takes_what_every_combination_renders(kubectl: Kubectl, different: list[Object]) -> None:
+    """Strictly: no unknown field, no warning."""
+    flags = ("--dry-run=server", "--validate=strict")
+    answer = kubectl("apply", *flags, "-f", "-", stdin=bundle(different), timeout=120)
     assert "Warning" not in answer
+    assert len(answer.splitlines()) == len(different) > 30
 
 
-def test_the_pod_is_restricted() -> None:
-    (deployment,) = [item for item in documents() if item["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert {"livenessProbe", "readinessProbe", "startupProbe"} <= set(container)
-
-
-def test_namespaced_by_default_and_cluster_wide_when_asked() -> None:
-    kinds = {item["kind"] for item in documents()}
-    assert not {"ClusterRole", "ClusterRoleBinding"} & kinds
-    wide = [item for item in documents("--set", "clusterWide=true") if item["kind"] == "ClusterRole"]
-    narrow = [item for item in documents() if item["kind"] == "Role" and not item["metadata"]["name"].endswith("lease")]
-    assert wide
-    assert narrow[0]["rules"] in [item["rules"] for item in wide]
-
-
-def test_no_rule_is_a_wildcard_or_touches_secrets() -> None:
-    for values in COMBINATIONS.values():
-        for item in documents(*values):
-            for rule in item.get("rules", ()):
-                assert not {"*", "secrets", "pods/exec", "escalate", "bind", "impersonate"} & {
-                    *rule["verbs"],
-                    *rule["resources"],
-                    *rule["apiGroups"],
-                }
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        ("--set", "replicas=0"),
-        ("--set", "log.level=loud"),
-        ("--set", "unknown=1"),
-        ("--set", "clusterWide=true", "--set", "namespaces={a}"),
-        ("--set", "intervals.scrape=0"),
-    ],
-)
-def test_values_that_make_no_sense_are_refused(values: tuple[str, ...]) -> None:
-    with pytest.raises(AssertionError, match="values don't meet the specifications"):
-        render_chart("default", *values)
-
-
-def test_installed_for_real_it_serves(
-    kubectl: Kubectl, cluster: config.Settings, namespace: str, definition: None, engine_image: str
+def test_kubeconform_takes_it_by_the_api_servers_own_schemas(
+    cluster: config.Settings, different: list[Object], tmp_path: Path
 ) -> None:
-    """The operator's own image, in a restricted namespace, with its own account, brings a service up."""
-    if cluster.kubeconfig is None:
-        reference = images.load(cluster, images.IMAGES["operator"])
-    else:
-        reference = images.IMAGES["operator"].reference
-    repository, _, tag = reference.rpartition(":")
-    values = {"image.repository": repository, "image.tag": tag, "engineImage": engine_image}
-    flags = [f"--set-string={name}={value}" for name, value in values.items()]
-    for document in documents(*flags, namespace=namespace):
-        create(kubectl, document)
-    rollout = ("rollout", "status", "deployment/octavo", "-n", namespace, "--timeout=60s")
-    answer = kubectl(*rollout, check=False, timeout=70)
-    assert "successfully rolled out" in answer, kubectl("logs", "-n", namespace, "deployment/octavo", check=False)
-    services = Services(kubectl, namespace)
-    services.apply("inside")
-    services.wait_ready("inside", timeout=60)
-    pod = services.pods("inside")[0]
-    listed = kubectl("exec", "-n", namespace, pod, "--", "/bin/busybox", "ls", "/var/run/secrets", check=False)
-    assert "No such file" in listed
-    logged = kubectl("logs", "-n", namespace, "deployment/octavo")
-    lines = [json.loads(line) for line in logged.splitlines()]
-    assert {line["level"] for line in lines} <= {"info", "warning"}
-    wait_for(lambda: services.condition("inside", "MetricsAvailable").get("status") == "True", 20, "a sample")
+    """As a pipeline without a cluster would check it. What is wrong is found: the check itself can fail."""
+    schemas.export(cluster, tmp_path)
+
+    def verdict(items: list[Object]) -> Object:
+        command: list[str | Path] = [
+            config.HACK / "kubeconform",
+            "-output=json",
+            "-summary",
+            f"-schema-location={tmp_path}/{schemas.LOCATION}",
+        ]
+        done = subprocess.run(command, input=bundle(items), capture_output=True, text=True, timeout=60, check=False)
+        summary: Object = json.loads(done.stdout)["summary"]
+        return summary
+
+    assert verdict(different) == {"valid": len(different), "invalid": 0, "errors": 0, "skipped": 0}
+    typing_error = json.loads(json.dumps(different[0]))
+    typing_error["spec" if "spec" in typing_error else "metadata"]["unknown"] = 1
+    assert verdict([typing_error])["invalid"] == 1
+
+
+def test_the_api_server_and_our_check_agree_on_what_is_restricted(kubectl: Kubectl, namespace: str) -> None:
+    """The operator's pod with any values is admitted; with any privilege it is not."""
+    pods = [deployment(chart_samples.rendered(it))["spec"]["template"] for it in chart_samples.combinations().values()]
+    pods += [pod_security.changed(pods[0], change) for change in pod_security.FINE.values()]
+    pods += [pod_security.changed(pods[0], change) for change in pod_security.BREAKS.values()]
+    named = [_bare(pod, f"pod-{number}", namespace) for number, pod in enumerate(pods)]
+    answer = kubectl("create", "--dry-run=server", "-f", "-", stdin=bundle(named), check=False, timeout=120)
+    refused = set(re.findall(r'pods "(pod-\d+)" is forbidden: violates PodSecurity "restricted', answer))
+    assert refused == {pod["metadata"]["name"] for pod in named if pod_security.violations(pod)}
+    assert len(refused) == len(pod_security.BREAKS), answer
+    assert answer.count("Error from server") == len(refused), answer
+
+
+def _bare(template: Object, name: str, namespace: str) -> Object:
+    """A pod of a template, without the account that only an installed chart would have."""
+    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
+    head = template["metadata"] | {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec | {"automountServiceAccountToken": False}}
+
+
+@pytest.mark.parametrize("folder", ["kustomize/cluster-wide", "kustomize/secret-policy", "kustomize/crds"])
+def test_kustomizations_are_taken(kubectl: Kubectl, folder: str) -> None:
+    """The namespaced one is installed for real, below."""
+    place = str(config.CHECKOUT / folder)
+    # A dry run makes no namespace for what would go into it.
+    objects = kubectl("kustomize", place).replace("namespace: octavo-system", "namespace: default")
+    flags = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+    assert "Warning" not in kubectl("apply", *flags, "-f", "-", stdin=objects)
+
+
+class Installation:
+    """One namespace with an operator and a service that must not notice what happens to the operator."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str, operator_image: str, engine_image: str) -> None:
+        self._kubectl = kubectl
+        self.namespace = namespace
+        self.services = Services(kubectl, namespace)
+        self.operator_image, self.engine_image = operator_image, engine_image
+        repository, _, tag = operator_image.rpartition(":")
+        image = {"repository": repository, "tag": tag}
+        self._flags = chart_samples.flags({"image": image, "engineImage": engine_image})
+
+    def release(self, chart: Path, **values: Any) -> None:
+        flags = [*self._flags, *chart_samples.flags(values)]
+        releases.helm("upgrade", "--install", NAME, chart, "--namespace", self.namespace, "--reset-values", *flags)
+
+    def rolled_out(self, name: str = NAME) -> None:
+        rollout = ("rollout", "status", f"deployment/{name}", "-n", self.namespace, "--timeout=90s")
+        answer = self._kubectl(*rollout, check=False, timeout=100)
+        assert "successfully rolled out" in answer, answer + self.log(name)
+
+    def log(self, name: str = NAME) -> str:
+        return self._kubectl("logs", "-n", self.namespace, f"deployment/{name}", check=False)
+
+    def operators(self) -> list[str]:
+        selector = "app.kubernetes.io/name=octavo-operator"
+        return self._kubectl("get", "pods", "-n", self.namespace, "-l", selector, "-o", "name").split()
+
+    def traces(self) -> list[tuple[str, str, int]]:
+        """What would change if a service's objects or pods were touched."""
+        selector = f"octavo.dev/service={SERVICE}"
+        kinds = "deployments,replicasets,pods,services,poddisruptionbudgets,networkpolicies"
+        found = json.loads(self._kubectl("get", kinds, "-n", self.namespace, "-l", selector, "-o", "json"))["items"]
+        heads = [item["metadata"] for item in found]
+        return sorted((head["name"], head["uid"], head.get("generation", 0)) for head in heads)
+
+    def serves(self) -> bool:
+        """A pod answers, whoever looks after it."""
+        path = "jsonpath={.items[0].status.podIP}"
+        address = self._kubectl("get", "pods", "-n", self.namespace, "-l", f"octavo.dev/service={SERVICE}", "-o", path)
+        with urllib.request.urlopen(f"http://{address}:8001/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+
+    def acts(self, name: str, timeout: float = 60) -> None:
+        """An operator is at work: a new service comes up and is sampled."""
+        self.services.apply(name)
+        self.services.wait_ready(name, timeout=timeout)
+        wait_for(lambda: self.services.condition(name, "MetricsAvailable").get("status") == "True", 30, "a sample")
+
+
+@pytest.fixture(scope="module")
+def installation(
+    kubectl: Kubectl, cluster: config.Settings, definition: None, engine_image: str
+) -> Iterator[Installation]:
+    name = f"charts-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    image = images.IMAGES["operator"]
+    reference = images.load(cluster, image) if cluster.kubeconfig is None else image.reference
+    yield Installation(kubectl, name, reference, engine_image)
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+# From here on in the order in which it happens to one installation.
+
+
+def test_the_chart_installs_over_its_previous_revision(installation: Installation, tmp_path: Path) -> None:
+    """Nothing in it may be immutable: Helm upgrades in place."""
+    installation.release(releases.previous_revision(tmp_path))
+    installation.release(releases.OPERATOR_CHART)
+    installation.rolled_out()
+    installation.acts(SERVICE)
+    levels = {json.loads(line)["level"] for line in installation.log().splitlines()}
+    assert levels <= {"info", "warning"}
+
+
+def test_new_values_roll_the_operator_and_touch_no_service(installation: Installation) -> None:
+    before, first = installation.traces(), set(installation.operators())
+    installation.release(
+        releases.OPERATOR_CHART,
+        replicas=2,
+        networkPolicy={"enabled": True},
+        podAnnotations={"example.com/changed": "yes"},
+        log={"format": "plain"},
+    )
+    installation.rolled_out()
+    wait_for(
+        lambda: len(installation.operators()) == 2 and not first & set(installation.operators()), 60, "two new ones"
+    )
+    installation.acts("after-upgrade")
+    assert installation.traces() == before
+
+
+def test_uninstalled_it_leaves_services_that_serve(installation: Installation, kubectl: Kubectl) -> None:
+    before = installation.traces()
+    releases.helm("uninstall", NAME, "--namespace", installation.namespace, "--wait", "--timeout=60s")
+    assert installation.operators() == []
+    assert installation.serves()
+    assert installation.traces() == before
+    assert kubectl("get", "roles,rolebindings,leases", "-n", installation.namespace, "-o", "name").split() == [
+        f"lease.coordination.k8s.io/{NAME}"
+    ]
+
+
+def test_a_kustomization_takes_the_services_up_again(
+    installation: Installation, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """The namespaced overlay, applied twice: the second time nothing changes."""
+    before = installation.traces()
+    environment = {"OCTAVO_OPERATOR_ENGINE_IMAGE": installation.engine_image}
+    folder = releases.overlay(tmp_path, "namespaced", installation.namespace, installation.operator_image, environment)
+    apply = ("apply", "--server-side", "--force-conflicts", "-k", str(folder))
+    kubectl(*apply)
+    installation.rolled_out("octavo-operator")
+    installation.acts("after-kustomize")
+    assert installation.traces() == before
+    path = "jsonpath={.metadata.generation}"
+    where = ("get", "deployment", "octavo-operator", "-n", installation.namespace, "-o", path)
+    generation = kubectl(*where)
+    kubectl(*apply)
+    assert kubectl(*where) == generation
+
+
+def test_the_definition_outlives_its_chart(installation: Installation, kubectl: Kubectl) -> None:
+    """Uninstalling it must not take every service of the cluster down."""
+    before = installation.traces()
+    chart = config.CHECKOUT / "charts" / "octavo-crds"
+    where = ("--namespace", installation.namespace)
+    releases.helm("upgrade", "--install", "definitions", chart, *where, "--take-ownership")
+    assert kubectl("auth", "can-i", "create", "osvc", "--as=someone", "--as-group=none", check=False).strip() != "yes"
+    releases.helm("uninstall", "definitions", *where)
+    assert installation.services.get("osvc", SERVICE)
+    assert installation.traces() == before
