@@ -9,7 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from octavo_operator.field_owners import additions
+from octavo_operator.observed import Observed, Ownership, ownership
+
 Status = dict[str, Any]
+Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,17 @@ def changes(before: Status, after: Status) -> list[Note]:
 def put_back(child: str, path: str) -> Note:
     """A field of ours that someone changed and that was set again."""
     return Note("DriftCorrected", f"{child}: {path} was changed by someone else and is put back", warning=True)
+
+
+def kept(observed: Observed) -> list[Note]:
+    """Fields that others have added to children of ours."""
+    ours = [live for live in observed.children.values() if ownership(live, observed.resource) is Ownership.OURS]
+    return [left_alone(named(live), found) for live in ours if live and (found := additions(live))]
+
+
+def named(live: Object) -> str:
+    """An object as people call it."""
+    return f"{live['kind']} {live['metadata']['name']}"
 
 
 def left_alone(child: str, additions: Iterable[str]) -> Note:

@@ -57,7 +57,7 @@ async def observe(reader: Reader, resource: Object, monitoring: bool) -> Observe
 
 
 async def _events_about(reader: Reader, namespace: str, objects: list[Object]) -> dict[str, list[Object]]:
-    """Events about a few objects, by uid: they alone tell what a pod without a volume or a Job without a pod waits for."""
+    """Events about a few objects, by uid: they alone tell why a pod has no volume, or a Job no pod."""
 
     async def about(uid: str) -> list[Object]:
         try:

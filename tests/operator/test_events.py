@@ -6,8 +6,12 @@ import pytest
 
 from octavo_operator.errors import Refused, Retryable
 from octavo_operator.events import EVENTS_PER_SERVICE, REPEAT_SECONDS, Recorder, event
+from octavo_operator.manifests import DEPLOYMENT, SERVICE
 from octavo_operator.notes import Note, changes, left_alone, put_back
-from operator_samples import NOW, resource
+from octavo_operator.reconcile import SILENT_SECONDS
+from operator_samples import NOW, pod, resource
+from operator_world import KEY
+from operator_world import World as OperatorWorld
 
 
 class Board:
@@ -169,3 +173,86 @@ def test_notes_about_children_name_child_and_field():
     kept = left_alone("Service drift", ["metadata.labels.theirs (kubectl-label)"])
     assert "metadata.labels.theirs" in kept.message
     assert kept.standing
+
+
+async def told(world):
+    return [(item["reason"], item["type"]) for item in world.cluster.events]
+
+
+async def test_the_life_of_a_service_is_told_once():
+    world = OperatorWorld(resource())
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    await world.settle()
+    await world.settle()
+    reasons = [item["reason"] for item in world.cluster.events]
+    assert reasons.count("ModelLoaded") == 1
+    assert "RolloutComplete" in reasons
+    assert len(reasons) == len(set(reasons))
+
+
+async def test_a_restarted_operator_does_not_tell_it_again():
+    world = OperatorWorld(resource())
+    world.cluster.pods = [pod(ready=True)]
+    await world.settle()
+    world.cluster.events.clear()
+    world.restart_operator()
+    await world.settle()
+    assert world.cluster.events == []
+
+
+async def test_drift_is_put_back_with_the_fields_name():
+    world = OperatorWorld(resource(replicas=2))
+    await world.settle()
+    world.cluster.events.clear()
+    world.cluster.children[DEPLOYMENT]["spec"]["replicas"] = 7
+    await world.settle()
+    (event,) = world.cluster.events
+    assert (event["reason"], event["type"]) == ("DriftCorrected", "Warning")
+    assert "Deployment assistant: spec.replicas" in event["message"]
+
+
+async def test_what_others_add_is_named_and_left_alone():
+    world = OperatorWorld(resource())
+    await world.settle()
+    world.cluster.events.clear()
+    theirs = {"manager": "kubectl-label", "fieldsV1": {"f:metadata": {"f:labels": {"f:team": {}}}}}
+    world.cluster.children[SERVICE]["metadata"]["managedFields"] = [theirs]
+    await world.settle()
+    (event,) = world.cluster.events
+    assert event["reason"] == "AdditionsKept"
+    assert "Service assistant" in event["message"]
+    assert "metadata.labels.team (kubectl-label)" in event["message"]
+
+
+async def test_a_foreign_object_and_its_end_are_told():
+    world = OperatorWorld(resource())
+    world.cluster.children[SERVICE] = {
+        "kind": "Service",
+        "metadata": {"name": "assistant", "uid": "theirs"},
+        "spec": {},
+    }
+    await world.settle()
+    assert ("ForeignObject", "Warning") in await told(world)
+    del world.cluster.children[SERVICE]
+    await world.settle()
+    assert ("Recovered", "Normal") in await told(world)
+
+
+async def test_events_that_are_refused_stop_no_reconcile():
+    world = OperatorWorld(resource())
+    world.cluster.failing["event"] = Refused("POST events: 403 forbidden", 403)
+    await world.settle()
+    assert DEPLOYMENT in world.cluster.children
+
+
+async def test_what_only_events_will_tell_is_looked_at_again():
+    world = OperatorWorld(resource())
+    await world.settle()
+    assert await world.reconciler.reconcile(KEY) is None
+    conditions = [
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "PodReadyToStartContainers", "status": "False"},
+    ]
+    world.cluster.pods = [pod(phase="Pending", conditions=conditions)]
+    assert await world.reconciler.reconcile(KEY) == SILENT_SECONDS

@@ -8,15 +8,17 @@ from octavo_operator.causes.cause import Cause
 from octavo_operator.causes.containers import ENGINE_REASONS, RUN_REASONS
 from octavo_operator.causes.pods import pod_cause, unexplained
 from octavo_operator.causes.scheduling import UNSCHEDULABLE
-from octavo_operator.causes.workloads import job_cause, workload_cause
+from octavo_operator.causes.workloads import STARTUP_TIMEOUT, job_cause, podless, workload_cause
 
 __all__ = [
     "ENGINE_REASONS",
     "RUN_REASONS",
+    "STARTUP_TIMEOUT",
     "UNSCHEDULABLE",
     "Cause",
     "job_cause",
     "pod_cause",
+    "podless",
     "unexplained",
     "workload_cause",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from octavo_operator.words import plain
+
 Object = dict[str, Any]
+MAX_MESSAGE = 1200
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class Cause:
 def conditions_of(live: Object) -> dict[str, Object]:
     """An object's conditions by type."""
     return {item["type"]: item for item in live.get("status", {}).get("conditions") or ()}
+
+
+def cleaned(cause: Cause | None) -> Cause | None:
+    """With a message fit for whoever reads status: it goes into objects that more people may read than Secrets."""
+    return replace(cause, message=plain(cause.message, MAX_MESSAGE)) if cause else None
 
 
 def advice(table: tuple[tuple[str, str], ...], words: str) -> list[str]:

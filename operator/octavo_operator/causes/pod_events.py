@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from octavo_operator.causes.cause import Cause, Object
+from octavo_operator.causes.workloads import STARTUP_TIMEOUT
 
 _MISSING = re.compile(
     r'(secret|configmap) "[^"]*" not found|references non-existent (secret|config) key|'
@@ -56,7 +57,7 @@ def _holding_cause(reason: str, words: str) -> Cause | None:
 def _probe_cause(probe: str) -> Cause:
     if probe == "startup":
         words = "the replica did not serve within startupSeconds and was restarted: raise startupSeconds, or give it "
-        return Cause("StartupTimeout", f"{words}more CPU or faster storage; see kubectl logs --previous", final=True)
+        return Cause(STARTUP_TIMEOUT, f"{words}more CPU or faster storage; see kubectl logs --previous", final=True)
     words = "the engine stopped answering /livez and was restarted: see kubectl logs --previous for its stacks"
     return Cause("LivenessFailed", words, final=False)
 

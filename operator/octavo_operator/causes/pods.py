@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo_operator.causes.cause import Cause, Object, conditions_of
+from octavo_operator.causes.cause import Cause, Object, cleaned, conditions_of
 from octavo_operator.causes.containers import container_cause, killed
 from octavo_operator.causes.pod_events import event_cause
 from octavo_operator.causes.scheduling import scheduling_cause
@@ -31,6 +31,10 @@ def pod_cause(live: Object, events: Sequence[Object] = ()) -> Cause | None:
     Args:
         events: core/v1 Events about the pod, in any order; only looked at where its status says nothing.
     """
+    return cleaned(_pod_cause(live, events))
+
+
+def _pod_cause(live: Object, events: Sequence[Object]) -> Cause | None:
     status, conditions = live.get("status", {}), conditions_of(live)
     if status.get("phase") == "Failed" and status.get("reason"):
         return _failed(status["reason"], status.get("message", ""))

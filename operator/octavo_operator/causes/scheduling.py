@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from octavo_operator.causes.cause import Cause, advice
 from octavo_operator.spec import ACCELERATOR
 
@@ -18,21 +20,22 @@ _ADVICE = (
     ("{node.kubernetes.io/unreachable", "a node does not answer: look at it with kubectl describe node"),
     ("{node.kubernetes.io/not-ready", "a node is not ready: look at it with kubectl describe node"),
     ("-pressure", "a node is short of disk, memory or processes: look at it with kubectl describe node"),
-    ("untolerated taint", "a node's taint keeps the pod away: add it to template.tolerations if it should run there"),
+    ("untolerated taint", "a node's taint keeps the pod away: name it in template.tolerations if the pod should run "
+     "there; a node that is not ready is tainted too"),
     ("were unschedulable", "a node is cordoned: kubectl uncordon it, or add another"),
     ("volume node affinity conflict", "the claim's volume is bound to a node that cannot take the pod"),
     ("topology spread constraints", "no node keeps the replicas spread: add a node"),
     ("anti-affinity", "other pods keep this one away: relax template.affinity or add a node"),
-)
+)  # fmt: skip
 _GENERAL = "no node takes the pod"
+_CLAIM = re.compile(r'persistentvolumeclaim "([^"]*)" (not found|is being deleted)')
 
 
 def scheduling_cause(words: str) -> Cause:
     """The cause behind the message of the condition PodScheduled."""
-    if "persistentvolumeclaim" in words and "not found" in words:
-        return Cause("PvcNotFound", f"create the claim, or correct its name in the spec: {words}", final=True)
-    if "persistentvolumeclaim" in words and "is being deleted" in words:
-        return Cause("PvcNotFound", f"the claim is being deleted: create it anew: {words}", final=True)
+    if claim := _CLAIM.search(words):
+        remedy = "create it, or correct its name in the spec" if claim[2] == "not found" else "create it anew"
+        return Cause("PvcNotFound", f"claim {claim[1]} {claim[2]}: {remedy}: {words}", final=True)
     if "unbound immediate PersistentVolumeClaims" in words or "find available persistent volumes" in words:
         wait = "the claim has no volume yet: see kubectl describe pvc"
         return Cause("PvcPending", f"{wait}: {words}", final=False)

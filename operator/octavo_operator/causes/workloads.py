@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo_operator.causes.cause import Cause, Object, conditions_of
+from octavo_operator.causes.cause import Cause, Object, cleaned, conditions_of
+
+STARTUP_TIMEOUT = "StartupTimeout"
+"""A Deployment's word for every replica that does not come: what the replica's pod says is closer to the cause."""
 
 
 def workload_cause(live: Object) -> Cause | None:
@@ -12,10 +15,10 @@ def workload_cause(live: Object) -> Cause | None:
     conditions = conditions_of(live)
     failure = conditions.get("ReplicaFailure", {})
     if failure.get("status") == "True":
-        return refusal(failure.get("message", ""))
+        return cleaned(refusal(failure.get("message", "")))
     if conditions.get("Progressing", {}).get("reason") == "ProgressDeadlineExceeded":
-        words = "the new replica did not serve within startupSeconds: raise it if the model loads slowly; see its log"
-        return Cause("StartupTimeout", words, final=True)
+        words = "a new replica did not serve within startupSeconds: raise it if the model loads slowly; see its log"
+        return Cause(STARTUP_TIMEOUT, words, final=True)
     return None
 
 
@@ -30,6 +33,13 @@ def refusal(words: str) -> Cause:
     return Cause("PodsRefused", f"{remedy}: {words}", final=True)
 
 
+def podless(job: Object) -> bool:
+    """Whether a Job has no pod although it should: why, only Events about it tell."""
+    status = job.get("status", {})
+    counted = any(status.get(count) for count in ("active", "succeeded", "failed", "terminating"))
+    return not counted and not conditions_of(job)
+
+
 def job_cause(job: Object, pods: Sequence[Cause | None], events: Sequence[Object] = ()) -> Cause | None:
     """Why a preflight or loader Job does not end well; None while it may.
 
@@ -41,9 +51,9 @@ def job_cause(job: Object, pods: Sequence[Cause | None], events: Sequence[Object
     told = next((cause for cause in reversed(pods) if cause), None)
     if failed.get("status") != "True":
         refused = [event for event in events if event.get("reason") == "FailedCreate"] if not pods else []
-        return refusal(refused[-1].get("message", "")) if refused else told
+        return cleaned(refusal(refused[-1].get("message", ""))) if refused else told
     if told:
         return Cause(told.reason, told.message, final=True)
     name, words = job["metadata"]["name"], failed.get("message", "")
     reason = "DeadlineExceeded" if failed.get("reason") == "DeadlineExceeded" else "JobFailed"
-    return Cause(reason, f"see kubectl logs job/{name}: {words}", final=True)
+    return cleaned(Cause(reason, f"see kubectl logs job/{name}: {words}", final=True))

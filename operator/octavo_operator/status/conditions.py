@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.autoscaling import Limit
-from octavo_operator.causes import Cause
+from octavo_operator.causes import STARTUP_TIMEOUT, Cause
 from octavo_operator.observed import Observed
 from octavo_operator.rollout import Phase, Rollout
 from octavo_operator.spec import Spec
@@ -86,13 +86,14 @@ def first_cause(observed: Observed, rollout: Rollout, blocked: Iterable[Cause], 
     Args:
         enough: as many replicas serve as shall; pods that ended are then no matter any more.
     """
-    pods = [pod.cause for pod in observed.pods if pod.cause and (pod.starting or (pod.finished and not enough))]
-    # A pod that starts tells what is wrong now; one that ended, what was.
-    pods.sort(key=lambda cause: any(pod.finished and pod.cause == cause for pod in observed.pods))
-    workload = [observed.workload.cause] if observed.workload and observed.workload.cause else []
+    starting = [pod.cause for pod in observed.pods if pod.cause and pod.starting]
+    ended = [pod.cause for pod in observed.pods if pod.cause and pod.finished and not enough]
+    deployed = [observed.workload.cause] if observed.workload and observed.workload.cause else []
+    late = [cause for cause in deployed if cause.reason == STARTUP_TIMEOUT]
     check = [rollout.cause] if rollout.cause else []
-    # A pod's own cause says more than the Deployment's; one that waiting cannot cure says more than one that it can.
-    return next(iter(sorted([*blocked, *check, *pods, *workload], key=lambda cause: not cause.final)), None)
+    # What waiting cannot cure says more than what it can; of pods, one that starts tells what is wrong now.
+    told = [*blocked, *check, *(cause for cause in deployed if cause not in late), *starting, *ended]
+    return next(iter([*sorted(told, key=lambda cause: not cause.final), *late]), None)
 
 
 def ready(facts: Facts) -> Condition:
