@@ -62,14 +62,14 @@ def _wait_for_another(progress: Progress) -> None:
 
 def _fetch_unchanged(config: FetchConfig, place: Location, directory: Directory, progress: Progress) -> Manifest:
     """Fetch; when a file changes meanwhile, list again and go on with what is still the same."""
-    source = sources.open_source(place, config.access)
     patience = min(FIRST_CONTACT_SECONDS, config.patience_seconds)
-    for _ in range(CHANGES):
-        try:
-            taken = snapshot.take(source, place, config.revision, Patience(patience))
-            return _complete(config, taken, directory, progress)
-        except Changed:
-            log.warning("%s changed while it was read; listing it again", place.label)
+    with contextlib.closing(sources.open_source(place, config.access)) as source:
+        for _ in range(CHANGES):
+            try:
+                taken = snapshot.take(source, place, config.revision, Patience(patience))
+                return _complete(config, taken, directory, progress)
+            except Changed:
+                log.warning("%s changed while it was read; listing it again", place.label)
     raise ModelChanged(f"{place.label} keeps changing while it is read: fetch it when its writer is done")
 
 

@@ -21,7 +21,6 @@ from octavo_engine.fetch.remote import Broken, Changed, Digest
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
-CHUNK_BYTES = 1 << 20
 AGENT = {"User-Agent": f"octavo/{__version__}", "Accept-Encoding": "identity"}
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
@@ -61,6 +60,10 @@ class Http:
             limits=httpx2.Limits(max_connections=64),
         )
 
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._client.close()
+
     def read_range(
         self,
         url: str,
@@ -79,11 +82,11 @@ class Http:
         asked = {"Range": f"bytes={start}-{end - 1}", **(headers or {})}
         asked |= {"If-Range": etag} if etag and is_strong(etag) else {}
         with self._get(url, asked, what) as response:
-            if response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.status_code == httpx2.codes.RANGE_NOT_SATISFIABLE:
                 raise Changed
             self._check(response, what)
             begins = _begins(response, start, size, etag)
-            yield from _cut(response.iter_raw(CHUNK_BYTES), begins, start, end)
+            yield from _cut(response.iter_raw(), begins, start, end)  # as they arrive: a cut loses none
 
     def read_document(
         self, url: str, *, what: str, headers: Mapping[str, str] | None = None
@@ -92,7 +95,7 @@ class Http:
         with self._get(url, headers, what) as response:
             self._check(response, what)
             content = bytearray()
-            for chunk in response.iter_raw(CHUNK_BYTES):
+            for chunk in response.iter_raw():
                 content += chunk
                 if len(content) > MAX_DOCUMENT_BYTES:
                     raise ModelNotFound(f"{what} is larger than {MAX_DOCUMENT_BYTES} bytes: no such document")
@@ -102,7 +105,7 @@ class Http:
         """Size, ETag, hash, and whether ranges work, found by asking for one byte: signed URLs often refuse HEAD."""
         with self._get(url, {"Range": "bytes=0-0"}, what) as response:
             etag = response.headers.get("ETag")
-            if response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:  # some say so of an empty file
+            if response.status_code == httpx2.codes.RANGE_NOT_SATISFIABLE:  # some say so of an empty file
                 return Facts(0, etag, None, ranged=True)
             self._check(response, what)
             found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))

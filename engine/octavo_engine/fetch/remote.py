@@ -47,13 +47,16 @@ class Listing:
 
 
 class Source(Protocol):
-    """A place that holds one model. Both calls may raise Broken, Changed or a StartupError."""
+    """A place that holds one model. Its calls may raise Broken, Changed or a StartupError."""
 
     def list(self) -> Listing:
         """The files that a model may consist of, by their local names."""
 
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         """The bytes from `start` up to `end`, in chunks. Called from several threads."""
+
+    def close(self) -> None:
+        """Let go of its connections."""
 
 
 class Broken(Exception):

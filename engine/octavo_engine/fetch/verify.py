@@ -30,4 +30,4 @@ def check_header(path: Path, file: RemoteFile) -> None:
     if file.name.endswith(".safetensors"):
         read_header(file.name, map_file(path))
     elif file.name.endswith(".gguf"):
-        GgufFile.open(path)
+        GgufFile(file.name, map_file(path))

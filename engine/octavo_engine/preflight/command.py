@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ModelChanged
 from octavo_engine.fetch import location, snapshot, sources
@@ -26,11 +28,12 @@ def preflight(settings: PreflightSettings) -> Checkpoint:
 
 def _look_at_source(config: PreflightConfig) -> Checkpoint:
     place, patience = location.parse(config.source), Patience(FIRST_CONTACT_SECONDS)
-    try:
-        taken = snapshot.take(sources.open_source(place, config.access), place, config.revision, patience)
-        return look_at_source(taken, patience)
-    except Changed:
-        raise ModelChanged(f"{place.label} changed while it was looked at; try again") from None
+    with contextlib.closing(sources.open_source(place, config.access)) as source:
+        try:
+            taken = snapshot.take(source, place, config.revision, patience)
+            return look_at_source(taken, patience)
+        except Changed:
+            raise ModelChanged(f"{place.label} changed while it was looked at; try again") from None
 
 
 def check(found: Checkpoint, config: EngineConfig, *, memory_bytes: int | None) -> None:

@@ -34,12 +34,12 @@ class PreflightSettings:
     @classmethod
     def parse(cls, args: Sequence[str]) -> Self:
         """Read both halves, the second with the parser of `octavo serve`; raises InvalidConfiguration."""
-        if "--help" in args[: args.index("--")] if "--" in args else args:
-            preflight_parser().parse_args(["--help"])
-        if "--" not in args:
-            raise InvalidConfiguration("give the arguments of octavo serve after --")
-        at = list(args).index("--")
-        config = from_namespace(PreflightConfig, preflight_parser().parse_args(args[:at]))
+        at = list(args).index("--") if "--" in args else len(args)
+        parsed, unknown = preflight_parser().parse_known_args(args[:at])
+        if at == len(args) or unknown:
+            shown = f" ({unknown[0]} is none of octavo preflight)" if unknown else ""
+            raise InvalidConfiguration(f"give the arguments of octavo serve after --{shown}")
+        config = from_namespace(PreflightConfig, parsed)
         return cls(config, ServeSettings.parse(args[at + 1 :]))
 
 

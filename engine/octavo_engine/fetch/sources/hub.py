@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub import HfApi, close_session, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
@@ -48,6 +48,11 @@ class Hub:
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         """A range of a file, from the hub or wherever it redirects to."""
         return self._http.read_range(file.locator, start, end, what=f"{self._label}: {file.name}", size=file.size)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+        close_session()  # the library's own, which it would keep
 
     def _is_wanted(self, path: str) -> bool:
         return path == self._named if self._named else "/" not in path

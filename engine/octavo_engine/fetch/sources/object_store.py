@@ -19,7 +19,7 @@ from obstore.store import GCSStore, S3Store
 
 from octavo_engine.errors import InvalidConfiguration, ModelAccessDenied, ModelNotFound, OctavoError
 from octavo_engine.fetch.credentials import CREDENTIALS_REMEDY, read_variables
-from octavo_engine.fetch.http import CHUNK_BYTES, CONNECT_SECONDS, READ_SECONDS, failure
+from octavo_engine.fetch.http import CONNECT_SECONDS, READ_SECONDS, failure
 from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import Broken, Changed, Digest, Listing, RemoteFile
 
@@ -28,6 +28,7 @@ S3_IDENTITIES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAI
 S3_VARIABLES = (*S3_IDENTITIES, "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
                 "AWS_ROLE_ARN", "AWS_ENDPOINT_URL", "AWS_REQUEST_PAYER")  # fmt: skip
 GS_IDENTITIES = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY")
+CHUNK_BYTES = 64 * 1024  # a cut loses what is not handed on yet
 DEFAULT_REGION = "us-east-1"
 NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=READ_SECONDS)}
 MD5 = re.compile(r'"?([0-9a-f]{32})"?')
@@ -68,6 +69,9 @@ class ObjectStore:
                 raise Changed
             for chunk in reply.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
+
+    def close(self) -> None:
+        """Nothing to let go of: the library closes its connections when the store is collected."""
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -131,7 +135,7 @@ def _client(http: bool) -> dict[str, Any]:
 
 def _meaning(error: Exception, what: str) -> OctavoError | Broken:
     """What the library says only in words. They hold URLs and bodies, so they are looked at and not repeated."""
-    text = str(error).lower()
+    text = str(error).lower().replace("retry_timeout", "")
     found = STATUS.search(text)
     if found:
         return failure(int(found[1]), what, remedy=CREDENTIALS_REMEDY)

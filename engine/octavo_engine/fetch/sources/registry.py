@@ -69,6 +69,10 @@ class Registry:
             self._authorize(refused)
             yield from attempt()
 
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
     def _manifest(self, reference: str) -> tuple[dict[str, Any], str]:
         """A manifest and its digest, which is checked where the reference is one."""
         url = f"{self._base}/manifests/{reference}"

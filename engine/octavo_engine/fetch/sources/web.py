@@ -43,6 +43,10 @@ class Web:
             self._url(file.name), start, end, what=self._what(file.name), size=file.size, etag=file.etag
         )
 
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
     def _probe_all(self, names: Iterable[str]) -> dict[str, RemoteFile]:
         with ThreadPoolExecutor(PROBES, "probe") as pool:
             files = list(pool.map(self._probe_quietly, names))
