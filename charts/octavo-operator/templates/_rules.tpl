@@ -35,4 +35,8 @@ with the audit log. No Secret, no pod creation, no exec, no roles.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch]
+# List: the kubelet tells in Events alone which Secret or volume a pod waits for.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list, create]
 {{- end }}
