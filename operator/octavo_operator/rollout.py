@@ -74,8 +74,8 @@ def decide(spec: Spec, observed: Observed, image: str) -> Rollout:
     """
     wanted = revision_of(spec)
     history = _recorded(spec, observed, image, wanted)
-    if history.active is None and not spec.model.remote and not spec.paused:
-        # Nothing serves that a check could protect, and the engine itself says as well what is wrong.
+    if (history.active is None or _nothing_runs(observed)) and not spec.model.remote and not spec.paused:
+        # There is nothing that a check could protect, and the engine itself says as well what is wrong.
         kept = history.revisions.get(wanted) or Revision(pod_template(spec, _parent(observed), image, wanted))
         history = replace(history.keeping(wanted, kept), active=wanted)
     if history.active == wanted:
@@ -209,6 +209,12 @@ def _active(observed: Observed, history: History) -> Rollout:
         phase, words = Phase.COMPLETE, f"all replicas have revision {wanted}"
     checkpoint = history.revisions[wanted].checkpoint
     return Rollout(phase, wanted, words=words, checkpoint=checkpoint, history=replace(history, refused=None))
+
+
+def _nothing_runs(observed: Observed) -> bool:
+    """A service that is scaled to zero: no pod is there, and none is on its way."""
+    workload = observed.workload
+    return workload is not None and workload.desired == workload.replicas == 0 and not observed.pods
 
 
 def _in_place(spec: Spec, observed: Observed) -> bool:

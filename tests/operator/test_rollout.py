@@ -75,6 +75,21 @@ async def test_the_first_revision_of_a_local_source_waits_for_nothing():
     assert world.cluster.jobs == {}
 
 
+async def test_a_service_scaled_to_zero_follows_its_spec_at_once():
+    world = await serving()
+    world.change(replicas=0)
+    await world.settle()
+    world.change(replicas=0, engine=NEW)
+    await world.reconcile()
+    assert runs(world, OLD), "the old pod is still there"
+    world.cluster.pods = []
+    world.cluster.roll_out()
+    await world.settle()
+    assert runs(world, NEW)
+    assert world.cluster.jobs == {}
+    assert world.phase == "Complete"
+
+
 @pytest.mark.parametrize(
     "change",
     [
