@@ -90,13 +90,13 @@ def _rule(world: World, pod: Pod, namespace: str, rule: Document, direction: Dir
         if not peers:
             yield from _with_port(direction, "", [pod] if direction is INGRESS else world.pods, port)
         for peer in peers or ():
-            if "ipBlock" in peer:
+            if "ipBlock" not in peer:
+                found = [other for other in world.pods if _is_peer(world, other, namespace, peer)]
+                yield from _to_pods(direction, pod, found, port)
+            elif "." in peer["ipBlock"]["cidr"]:  # pods have no other addresses
                 # What is outside has no names for its ports.
                 owners = [pod] if direction is INGRESS else []
                 yield from _with_port(direction, _block(peer["ipBlock"], direction), owners, port)
-            else:
-                found = [other for other in world.pods if _is_peer(world, other, namespace, peer)]
-                yield from _to_pods(direction, pod, found, port)
 
 
 def _is_peer(world: World, pod: Pod, namespace: str, peer: Document) -> bool:

@@ -8,51 +8,17 @@ import signal
 import subprocess
 import time
 import urllib.request
-from typing import Any
 
 import pytest
 
 from cluster_tools import Kubectl, create, wait_for
 from node import config, lifecycle, processes
 from node.health import healthy
-
-RESTRICTED = {
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+from toolbox import RESTRICTED, run_to_end, toolbox
 
 embedded = pytest.mark.skipif(
     config.Settings.from_environment().kubeconfig is not None, reason="about the embedded node, not a foreign cluster"
 )
-
-
-def toolbox(name: str, script: str, security: dict[str, Any] | None = RESTRICTED) -> dict[str, Any]:
-    """A pod that runs a shell script once."""
-    container = {
-        "name": "main",
-        "image": config.TOOLBOX_IMAGE,
-        "imagePullPolicy": "Never",
-        "args": ["sh", "-c", script],
-        **({"securityContext": security} if security else {}),
-    }
-    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def run_to_end(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> tuple[str, str]:
-    """Run a pod and return its last phase and its log."""
-    name = pod["metadata"]["name"]
-    create(kubectl, {**pod, "metadata": {"name": name, "namespace": namespace}})
-
-    def ended() -> str:
-        phase = kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.phase}")
-        return phase if phase in ("Succeeded", "Failed") else ""
-
-    phase = wait_for(ended, 60, f"the end of pod {name}")
-    return phase, kubectl("logs", name, "-n", namespace)
 
 
 def test_node_is_ready_with_the_pinned_version(kubectl: Kubectl) -> None:

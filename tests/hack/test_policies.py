@@ -81,7 +81,8 @@ def test_ports_by_number_range_protocol_and_name() -> None:
 
 def test_address_blocks_with_exceptions() -> None:
     block = {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]}
-    outside = policy(policyTypes=["Egress"], egress=[{"to": [{"ipBlock": block}]}])
+    six = {"cidr": "::/0", "except": ["fd00:ec2::254/128"]}
+    outside = policy(policyTypes=["Egress"], egress=[{"to": [{"ipBlock": block}, {"ipBlock": six}]}])
     assert chain("egress_10_0_0_1", outside) == [
         "ip daddr 0.0.0.0/0 ip daddr != { 169.254.169.254/32 } return",
         "drop",

@@ -6,8 +6,10 @@ It lives in a network namespace of its own behind the node's, so neither the hos
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from node import config, prerequisites
 
@@ -19,19 +21,21 @@ _NODE_LINK, _OUTER_LINK = "outside0", "eth0"
 
 @contextmanager
 def metadata_server(settings: config.Settings) -> Iterator[str]:
-    """Its URL, while the block runs. One at a time: an address is one machine's."""
+    """Its address, while the block runs; it answers on port 80. One at a time: the address is one machine's."""
     busybox = prerequisites.unpacked(settings, "busybox")
     _remove()
-    try:
-        _make()
-        command = ["ip", "netns", "exec", _OUTSIDE, busybox, "nc", "-ll", "-p", "80", "-e", busybox, "echo", "secret"]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as server:
-            try:
-                yield f"http://{ADDRESS}"
-            finally:
-                server.terminate()
-    finally:
-        _remove()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "index.html").write_text("credentials of the machine\n")
+        try:
+            _make()
+            command = ["ip", "netns", "exec", _OUTSIDE, busybox, "httpd", "-f", "-p", "80", "-h", folder]
+            with subprocess.Popen(command) as server:
+                try:
+                    yield ADDRESS
+                finally:
+                    server.terminate()
+        finally:
+            _remove()
 
 
 def _make() -> None:

@@ -1,0 +1,64 @@
+"""Pods of busybox alone, under the restricted pod security standard: they look at the cluster from inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster_tools import Kubectl, create, wait_for
+from node import config
+
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def toolbox(name: str, script: str, security: dict[str, Any] | None = RESTRICTED, **labels: str) -> dict[str, Any]:
+    """A pod that runs a shell script once."""
+    container = {
+        "name": "main",
+        "image": config.TOOLBOX_IMAGE,
+        "imagePullPolicy": "Never",
+        "args": ["sh", "-c", script],
+        **({"securityContext": security} if security else {}),
+    }
+    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
+    # A shell as process 1 sleeps through its own termination.
+    spec["terminationGracePeriodSeconds"] = 0
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def start(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> str:
+    """Create a pod and return its address once it is ready."""
+    name = pod["metadata"]["name"]
+    create(kubectl, {**pod, "metadata": {**pod["metadata"], "namespace": namespace}})
+    kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    return kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.podIP}")
+
+
+def run_to_end(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> tuple[str, str]:
+    """Run a pod and return its last phase and its log."""
+    name = pod["metadata"]["name"]
+    create(kubectl, {**pod, "metadata": {**pod["metadata"], "namespace": namespace}})
+
+    def ended() -> str:
+        phase = kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.phase}")
+        return phase if phase in ("Succeeded", "Failed") else ""
+
+    phase = wait_for(ended, 60, f"the end of pod {name}")
+    return phase, kubectl("logs", name, "-n", namespace)
+
+
+def reaches(kubectl: Kubectl, namespace: str, pod: str, address: str, port: int) -> bool:
+    """Whether a running toolbox gets an answer over HTTP within two seconds; busybox's client crashes when static."""
+    ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | /busybox nc -w 2 {address} {port}"
+    return "HTTP/1" in kubectl("exec", "-n", namespace, pod, "--", "/busybox", "sh", "-c", ask, check=False)
+
+
+def resolves(kubectl: Kubectl, namespace: str, pod: str, name: str) -> bool:
+    """Whether a running toolbox finds a name's address."""
+    lookup = f"/busybox nslookup {name} > /dev/null && echo yes"
+    return kubectl("exec", "-n", namespace, pod, "--", "/busybox", "sh", "-c", lookup, check=False).endswith("yes\n")
