@@ -39,9 +39,7 @@ def fetch(config: FetchConfig) -> Manifest:
         if (there := _already_there(config, place, directory)) is not None:
             return there
         progress.phase("resolving")
-        manifest = _fetch_unchanged(config, place, directory, progress)
-        progress.phase("done")
-        return manifest
+        return _fetch_unchanged(config, place, directory, progress)
 
 
 def _already_there(config: FetchConfig, place: Location, directory: Directory) -> Manifest | None:
@@ -89,5 +87,6 @@ def _complete(config: FetchConfig, taken: Snapshot, directory: Directory, progre
     entries = tuple(Entry(file.name, file.size, file.identity, verified[file.name]) for file in taken.files)
     manifest = Manifest(taken.label, taken.revision, entries)
     directory.complete(manifest)
-    log.info("complete: %s", progress.line())
+    progress.phase("done")
+    log.info("%s", progress.line())
     return manifest

@@ -1,0 +1,84 @@
+"""Models from a real S3 server: the protocol is the server's own, not our idea of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import s3_server
+from fetching import fetch, held, hurry, leftovers, manifest, start
+from octavo_engine.errors import ModelAccessDenied, ModelNotFound, ModelSourceUnreachable
+from octavo_engine.preflight.command import preflight
+from octavo_engine.preflight.settings import PreflightSettings
+from tiny_files import FETCHED, checkpoint, large
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A folder of buckets."""
+    for prefix, files in (("tiny", checkpoint()), ("large", large(80_000_000))):
+        (tmp_path / "store/models/team" / prefix).mkdir(parents=True)
+        for name, content in files.items():
+            (tmp_path / "store/models/team" / prefix / name).write_bytes(content)
+    return tmp_path / "store"
+
+
+def keys(place: Path, variables: dict[str, str]) -> str:
+    """A Secret as it is mounted."""
+    place.mkdir(exist_ok=True)
+    for name, value in variables.items():
+        (place / name).write_text(value)
+    return str(place)
+
+
+def test_a_real_s3_server_from_listing_to_digest(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch, span=8 << 20, record=1 << 20)
+    with s3_server.serve(store) as server:
+        access = {"endpoint": server.url, "credentials_directory": keys(tmp_path / "keys", server.environment)}
+        flags = [f"--endpoint={server.url}", f"--credentials-directory={tmp_path / 'keys'}"]
+        report = preflight(PreflightSettings.parse(["--source=s3://models/team/tiny", *flags, "--", "m"]))
+        found = fetch("s3://models/team/tiny/", tmp_path / "tiny", revision=report.revision, **access)
+        assert (found.revision, found.total_bytes) == (report.revision, report.total_bytes)
+        expected = {name: content for name, content in checkpoint().items() if name in FETCHED}
+        assert held(tmp_path / "tiny") == expected
+        assert {entry["verified"].partition(":")[0] for entry in manifest(tmp_path / "tiny")["files"]} == {"md5"}
+        with pytest.raises(ModelAccessDenied, match="credentialsSecretRef"):
+            fetch("s3://models/team/tiny", tmp_path / "x", endpoint=server.url)
+        wrong = keys(tmp_path / "wrong", server.environment | {"AWS_SECRET_ACCESS_KEY": "marker-of-a-secret"})
+        with pytest.raises(ModelAccessDenied) as denied:
+            fetch("s3://models/team/tiny", tmp_path / "x", endpoint=server.url, credentials_directory=wrong)
+        assert "marker" not in str(denied.value)
+        for missing in ("s3://models/team/nothing", "s3://no-such-bucket/team"):
+            with pytest.raises(ModelNotFound):
+                fetch(missing, tmp_path / "x", **access)
+
+
+def test_a_real_s3_server_that_goes_away_and_comes_back(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    directory = keys(tmp_path / "keys", s3_server.Endpoint("").environment)
+    destination = tmp_path / "large"
+    with s3_server.serve(store) as server:
+        port = int(server.url.rpartition(":")[2])
+        process = start(
+            "s3://models/team/large", destination, f"--endpoint={server.url}",
+            f"--credentials-directory={directory}", "--patience-seconds=3",
+        )  # fmt: skip
+        while process.poll() is None and not any(
+            journal.stat().st_size > 200 for journal in destination.glob(".octavo/*.journal")
+        ):
+            time.sleep(0.01)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert "ModelSourceUnreachable: s3://models/team/large" in said
+    assert leftovers(destination)
+    access = {"endpoint": f"http://127.0.0.1:{port}", "credentials_directory": directory}
+    with pytest.raises(ModelSourceUnreachable):
+        fetch("s3://models/team/large", destination, patience_seconds=1, **access)
+    with s3_server.serve(store, port=port):
+        fetch("s3://models/team/large", destination, **access)
+    assert held(destination) == {name: text for name, text in large(80_000_000).items() if name in FETCHED}
+    assert leftovers(destination) == []
