@@ -5,11 +5,17 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 )
+
+type verdict struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
 
 func main() {
 	if err := run(); err != nil {
@@ -19,16 +25,17 @@ func main() {
 }
 
 func run() error {
-	var content map[string]any
-	if err := json.NewDecoder(os.Stdin).Decode(&content); err != nil {
-		return fmt.Errorf("no JSON object on standard input: %w", err)
-	}
-	result, err := status.Compute(&unstructured.Unstructured{Object: content})
+	content, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]string{
-		"status":  result.Status.String(),
-		"message": result.Message,
-	})
+	var object unstructured.Unstructured
+	if err := object.UnmarshalJSON(content); err != nil {
+		return fmt.Errorf("no Kubernetes object as JSON on standard input: %w", err)
+	}
+	result, err := status.Compute(&object)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(verdict{result.Status.String(), result.Message})
 }
