@@ -32,6 +32,7 @@ class WebFiles:
     etags: bool = True
     token: str | None = None
     checksums: bool = False
+    dates: bool = False
 
     def __call__(self, asked: Asked) -> Reply:
         path = unquote(urlsplit(asked.path).path)
@@ -41,6 +42,7 @@ class WebFiles:
         if content is None:
             return NOT_FOUND
         headers = {"ETag": f'"{hashlib.sha1(content, usedforsecurity=False).hexdigest()[:12]}"'} if self.etags else {}
+        headers |= {"Last-Modified": f"day {sha256(content)[:8]}"} if self.dates else {}
         headers |= {"X-Checksum-Sha256": sha256(content)} if self.checksums else {}
         return Reply(content, headers=headers, ranged=self.ranged)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 import time
@@ -23,6 +24,8 @@ from typing import Any
 from octavo_engine.errors import DiskFull, InvalidConfiguration
 from octavo_engine.fetch.part import PartFile
 from octavo_engine.fetch.remote import RemoteFile
+
+log = logging.getLogger(__name__)
 
 STATE = ".octavo"
 FORMAT = 1
@@ -155,6 +158,8 @@ class Directory:
 
     def _is_in_place(self, name: str, size: int) -> bool:
         place = self.path / name
+        if place.name != name:
+            return False  # not one of ours
         try:
             return not place.is_symlink() and place.is_file() and place.stat().st_size == size
         except OSError:
@@ -175,7 +180,9 @@ def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in NO_LOCKS
+        if error.errno not in NO_LOCKS:
+            return False
+        log.warning("this file system has no locks: let nobody else write to the directory")
     return True
 
 

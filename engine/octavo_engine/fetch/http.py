@@ -40,7 +40,8 @@ class Facts:
     """What a server tells about a file. `size` is in bytes; None when it does not say."""
 
     size: int | None
-    etag: str | None
+    etag: str | None  # a strong one: a weak one may stay when bytes change, and differ between a name's servers
+    modified: str | None
     digest: Digest | None
     ranged: bool
 
@@ -104,15 +105,16 @@ class Http:
     def probe(self, url: str, *, what: str) -> Facts:
         """Size, ETag, hash, and whether ranges work, found by asking for one byte: signed URLs often refuse HEAD."""
         with self._get(url, {"Range": "bytes=0-0"}, what) as response:
-            etag = response.headers.get("ETag")
+            etag, modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
+            etag = etag if etag and is_strong(etag) else None
             if response.status_code == httpx2.codes.RANGE_NOT_SATISFIABLE:  # some say so of an empty file
-                return Facts(0, etag, None, ranged=True)
+                return Facts(0, etag, modified, None, ranged=True)
             self._check(response, what)
             found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             ranged = response.status_code == httpx2.codes.PARTIAL_CONTENT
             total = found[2] if ranged and found else response.headers.get("Content-Length", "*")
             size = int(total) if total.isdecimal() else None
-            return Facts(size, etag, stated_digest(response.headers), ranged)
+            return Facts(size, etag, modified, stated_digest(response.headers), ranged)
 
     @contextlib.contextmanager
     def _get(self, url: str, headers: Mapping[str, str] | None, what: str) -> Iterator[httpx2.Response]:

@@ -27,15 +27,21 @@ class RemoteFile:
     name: str  # as it is written locally: a plain file name
     size: int  # bytes
     locator: str = field(repr=False)  # for the source alone: a URL, a key, a digest
-    etag: str | None = None
+    etag: str | None = None  # strong: it changes with the content
+    stamp: str | None = None  # what else does: a date, a commit
     digest: Digest | None = None
     ranged: bool = True  # parts can be asked for; otherwise only the whole
 
     @property
     def identity(self) -> str:
         """Name, size and whatever the source has to tell content apart, as a short word for file names."""
-        mark = f"{self.digest.algorithm}:{self.digest.value}" if self.digest else self.etag
+        mark = f"{self.digest.algorithm}:{self.digest.value}" if self.digest else self.etag or self.stamp
         return hashlib.sha256(f"{self.name}\n{self.size}\n{mark}".encode()).hexdigest()[:24]
+
+    @property
+    def recognizable(self) -> bool:
+        """True when the source would show another content by another identity, so that a part may be continued."""
+        return bool(self.digest or self.etag or self.stamp)
 
 
 @dataclass(frozen=True, slots=True)

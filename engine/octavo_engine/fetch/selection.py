@@ -6,6 +6,7 @@ The choice of weights is the one that the engine makes when it reads a directory
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection
 
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelNotFound, ModelUnsupported
@@ -43,7 +44,7 @@ def _choose(names: Collection[str], read_index: Callable[[], bytes], where: str,
     if named is not None:
         if named not in names:
             raise ModelNotFound(f"{where}: there is no such file")
-        return [named]
+        return [_whole(named)]
     configs = [name for name in CONFIGS if name in names]
     if INDEX in names:
         return [*configs, INDEX, *_shards(read_index(), names)]
@@ -84,7 +85,7 @@ def _single(safetensors: list[str]) -> str:
 def _only_gguf(names: Collection[str], where: str) -> str:
     ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if len(ggufs) == 1:
-        return ggufs[0]
+        return _whole(ggufs[0])
     if ggufs:
         raise InvalidConfiguration(f"{where} holds {len(ggufs)} .gguf files; add one of them: {', '.join(ggufs[:16])}")
     pickles = sorted(name for name in names if name.endswith(PICKLES))
@@ -94,6 +95,12 @@ def _only_gguf(names: Collection[str], where: str) -> str:
             " supported are safetensors and GGUF"
         )
     raise ModelNotFound(f"{where} holds neither .safetensors nor .gguf files")
+
+
+def _whole(gguf: str) -> str:
+    if re.search(r"-\d{5}-of-\d{5}\.gguf$", gguf):
+        raise ModelUnsupported(f"{gguf} is a part of a split model; merge its parts into one file")
+    return gguf
 
 
 def check_name(name: str) -> None:

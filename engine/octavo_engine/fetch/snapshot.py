@@ -7,13 +7,14 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from octavo_engine.errors import ModelChanged
+from octavo_engine.errors import CheckpointInvalid, ModelChanged
 from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import RemoteFile, Source
 from octavo_engine.fetch.retry import Patience
 from octavo_engine.fetch.selection import choose
 from octavo_engine.model.checkpoint_files import INDEX
 
+MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 FINGERPRINT = re.compile(r"files-[0-9a-f]{16}")
 
 
@@ -64,5 +65,7 @@ def is_pinned(scheme: str, revision: str | None) -> bool:
 
 
 def read_whole(source: Source, file: RemoteFile, patience: Patience) -> bytes:
-    """All bytes of a small file, whole or not at all."""
+    """All bytes of a small file, whole or not at all; raises CheckpointInvalid for one that is not small."""
+    if file.size > MAX_DOCUMENT_BYTES:
+        raise CheckpointInvalid(f"{file.name} has {file.size} bytes; {MAX_DOCUMENT_BYTES} are the most")
     return patience.call(lambda: b"".join(source.read(file, 0, file.size)) if file.size else b"", file.name)

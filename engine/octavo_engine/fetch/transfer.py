@@ -85,8 +85,8 @@ class FileTransfer:
         self._pace, self._stop, self._what = work.pace, work.stop, f"{work.snapshot.label}: {file.name}"
         with full_disk_named():
             self._part: PartFile = work.directory.part(file)
-        if not file.ranged:
-            self._part.start_over()  # the source sends it whole or not at all
+        if not (file.ranged and file.recognizable):
+            self._part.start_over()  # the source sends it whole, or could have changed it without our knowing
         self._progress.there(self._part.present())
         # A file without missing bytes still has to be verified: an empty span leads there.
         self.spans = self._part.missing(self._pace.span_bytes if file.ranged else max(1, file.size)) or [Span(0, 0)]

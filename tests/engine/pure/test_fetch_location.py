@@ -100,6 +100,7 @@ def test_a_gguf_is_a_model_alone():
         ([INDEX], None, CheckpointInvalid, "no weight_map"),
         (["../x.gguf"], None, CheckpointInvalid, "no plain file name"),
         (["a\\b.gguf"], None, CheckpointInvalid, "no plain file name"),
+        (["m-00001-of-00002.gguf"], None, ModelUnsupported, "split model"),
         ([".hidden.gguf"], None, CheckpointInvalid, "no plain file name"),
         (["a\nb.safetensors"], None, CheckpointInvalid, "no plain file name"),
     ],

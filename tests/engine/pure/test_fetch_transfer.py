@@ -130,6 +130,21 @@ def test_a_second_run_goes_on_where_the_first_gave_up(tmp_path, monkeypatch, kin
     assert held(tmp_path) == wanted(files)
 
 
+@pytest.mark.parametrize("hints", [{"etags": True}, {"dates": True}, {}], ids=["etags", "dates", "nothing"])
+def test_a_part_is_continued_only_with_the_same_content(tmp_path, hints):
+    """Between two runs the file becomes another of the same size."""
+    old, new = large(SIZE, seed=1), large(SIZE, seed=2)
+    place = WebFiles(old, **{"etags": False} | hints)
+    with running(place) as server:
+        server.faults += [Fault(f"/{WEIGHTS}", times=2), Fault(f"/{WEIGHTS}", reset=True, times=10_000)]
+        with pytest.raises(ModelSourceUnreachable):
+            fetch(f"{server.url}/models/tiny", tmp_path, patience_seconds=1, connections=1)
+        server.faults.clear()
+        place.files = new
+        fetch(f"{server.url}/models/tiny", tmp_path)
+    assert held(tmp_path) == wanted(new)
+
+
 def test_finished_files_are_not_fetched_again(tmp_path):
     files = large(SIZE)
     with running(WebFiles(files)) as server:

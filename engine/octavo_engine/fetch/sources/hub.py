@@ -85,11 +85,11 @@ class Hub:
         name = _local(entry.rfilename)
         url = hf_hub_url(self._repo, entry.rfilename, revision=commit, endpoint=self._endpoint)
         if entry.size is not None:
-            return RemoteFile(name, entry.size, url, digest=_digest(entry))
+            return RemoteFile(name, entry.size, url, stamp=commit, digest=_digest(entry))
         facts = self._http.probe(url, what=f"{self._label}: {name}")  # some mirrors list names alone
         if facts.size is None:
             raise Broken(f"the hub does not tell the size of {name}")
-        return RemoteFile(name, facts.size, url, etag=facts.etag, digest=facts.digest, ranged=facts.ranged)
+        return RemoteFile(name, facts.size, url, stamp=commit, digest=facts.digest, ranged=facts.ranged)
 
 
 def _local(path: str) -> str:

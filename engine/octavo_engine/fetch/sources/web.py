@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from octavo_engine.errors import ModelNotFound
 from octavo_engine.fetch.credentials import TOKEN_REMEDY, read_token
-from octavo_engine.fetch.http import Http, is_strong
+from octavo_engine.fetch.http import Http
 from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import Broken, Listing, RemoteFile
 from octavo_engine.fetch.selection import CONFIGS, shards_of
@@ -62,9 +62,10 @@ class Web:
         facts = self._http.probe(self._url(name), what=self._what(name))
         if facts.size is None:
             raise Broken(f"the server does not tell the size of {name}")
-        # A weak tag may stay when bytes change, and differ between two servers of one name: it tells nothing.
-        etag = facts.etag if facts.etag and is_strong(facts.etag) else None
-        return RemoteFile(name, facts.size, name, etag=etag, digest=facts.digest, ranged=facts.ranged)
+        return RemoteFile(
+            name, facts.size, name,
+            etag=facts.etag, stamp=facts.modified, digest=facts.digest, ranged=facts.ranged,
+        )  # fmt: skip
 
     def _what(self, name: str) -> str:
         return self._location.label if self._location.file else f"{self._location.label}: {name}"
