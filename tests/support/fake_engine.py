@@ -1,6 +1,7 @@
-"""An engine of a few shell lines, as an image: it answers probes and `/load`, and fails where its model path says so.
+"""An engine of a few shell lines, as an image: it answers probes and `/load`, and fails where its arguments say so.
 
 Small and instant, it stands in where a test is about the operator. `/load` is a file in the pod, which tests write.
+Its `preflight` finds the same faults as its `serve`; a source named hf://fake/slow takes its time to be fetched.
 """
 
 from __future__ import annotations
@@ -31,17 +32,43 @@ IDLE = {
     "startup_seconds": 1.0,
 }
 
+COMMIT = "c0ffee" * 6 + "beef"
+BYTES = 3_000_000
+FETCH_SECONDS = 4
+
+_FOUND = {"revision": COMMIT, "bytes": BYTES, "files": 3}
+_PROGRESS = {"phase": "fetching", "files_done": 1, "files_total": 3, "bytes_total": BYTES, "revision": COMMIT}
+
 # As process 1, the shell must ask for the signals it wants to die of.
 _SCRIPT = f"""#!/bin/busybox sh
 trap 'exit 0' TERM INT
-case "$*" in
-*--model=/missing*) echo "ModelNotFound: the path /missing holds no checkpoint" > /dev/termination-log; exit 2;;
-*--model=/crash*) echo "Traceback (most recent call last)"; exit 1;;
+all="$*"
+end() {{ echo "$2" > /dev/termination-log; echo "$2"; exit $1; }}
+page() {{ /bin/busybox mkdir -p /tmp/www; echo "$2" > /tmp/www/next; /bin/busybox mv /tmp/www/next "/tmp/www/$1"; }}
+value() {{ rest="${{all#*$1=}}"; echo "${{rest%% *}}"; }}
+
+case "$all" in
+*--model=/missing*|*--source=hf://fake/missing*) end 2 "ModelNotFound: there is no such model";;
+*--max-num-seqs=666*) end 2 "InvalidConfiguration: --max-num-seqs must not be 666";;
+serve*--model=/crash*) echo "Traceback (most recent call last)"; exit 1;;
+serve*--model=/memory*) exec /bin/busybox tail /dev/zero;;
+serve*--model=/never*) /bin/busybox sleep 600 & wait;;
 esac
-/bin/busybox mkdir -p /tmp/www
-echo ok > /tmp/www/livez
-echo ok > /tmp/www/readyz
-echo '{json.dumps(IDLE)}' > /tmp/www/load
+case "$all" in
+preflight*) end 0 '{json.dumps(_FOUND)}';;
+fetch*)
+    page progress '{json.dumps(_PROGRESS | {"bytes_done": BYTES // 2})}'
+    /bin/busybox httpd -p 8001 -h /tmp/www
+    case "$all" in *hf://fake/slow*) /bin/busybox sleep {FETCH_SECONDS} & wait;; esac
+    where="$(value --destination)"
+    /bin/busybox mkdir -p "$where" && echo x > "$where/weights" || end 2 "DiskFull: no room in $where"
+    exit 0;;
+*--model=/models/model*|*--model=/models/octavo/*)
+    [ -e "$(value --model)/weights" ] || end 2 "ModelNotFound: $(value --model) holds no weights";;
+esac
+page livez ok
+page readyz ok
+page load '{json.dumps(IDLE)}'
 /bin/busybox httpd -f -p 8001 -h /tmp/www &
 wait
 """

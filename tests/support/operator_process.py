@@ -67,6 +67,7 @@ class OperatorProcess:
             "health_host": "127.0.0.1",
             "health_port": self.port,
             "engine_image": self._image,
+            "management_addresses": f"{config.HOST_IP}/32",  # this process is no pod
             "scrape_seconds": 1,
             "scale_down_seconds": 10,
             "log_format": "plain",
@@ -164,6 +165,25 @@ class Services:
         """`kubectl apply --server-side` of a service; a small one unless `spec` says more."""
         document = self.manifest(name, **spec)
         self._kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(document))
+
+    def apply_all(self, specs: dict[str, dict[str, Any]]) -> None:
+        """Many services at once."""
+        items = [self.manifest(name, **spec) for name, spec in specs.items()]
+        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        self._kubectl("apply", "--server-side", "-f", "-", stdin=document)
+
+    def delete(self, name: str) -> None:
+        """Deletes a service and waits until it is gone; its children follow."""
+        self._kubectl("delete", "osvc", name, "-n", self.namespace)
+
+    def head(self, name: str) -> dict[str, str]:
+        """Metadata of an object of this namespace."""
+        return {"name": name, "namespace": self.namespace}
+
+    def all_of(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Every object of a kind, by name."""
+        items = json.loads(self._kubectl("get", kind, "-n", self.namespace, "-o", "json"))["items"]
+        return {item["metadata"]["name"]: item for item in items}
 
     def manifest(self, name: str, **spec: Any) -> dict[str, Any]:
         """The resource as a user writes it."""

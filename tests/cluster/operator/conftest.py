@@ -59,7 +59,8 @@ def shared(
     name = f"operator-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    operator = OperatorProcess(kubectl, cluster, [name], engine_image).start()
+    # Nobody takes over here, and a busy machine may miss a short deadline.
+    operator = OperatorProcess(kubectl, cluster, [name], engine_image).start(lease_seconds=15)
     wait_for(operator.leads, 20, "the operator's start")
     yield Services(kubectl, name), operator
     operator.kill()

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from cluster_tools import Kubectl, wait_for
-from operator_process import Services
+from cluster_tools import Kubectl, create, wait_for
+from operator_process import OperatorProcess, Services
 
+READY = "/tmp/www/readyz"  # noqa: S108 - in the fake engine
+REMOTE = {"source": "hf://fake/model"}
 CASES = [
     ("no-claim", {"model": {"source": "pvc://nowhere/m"}}, "PvcNotFound", "nowhere"),
     ("no-image", {"engine": {"image": "localhost/none:1"}}, "ImagePullFailed", "localhost/none:1"),
-    ("no-model", {"model": {"source": "file:///missing"}}, "ModelNotFound", "/missing"),
+    ("no-model", {"model": {"source": "file:///missing"}}, "ModelNotFound", "no such model"),
     ("crashes", {"model": {"source": "file:///crash"}}, "CrashLoop", "Traceback"),
-    ("no-keys", {"auth": {"apiKeySecretRef": {"name": "nokeys", "key": "k"}}}, "Starting", "Secret nokeys"),
+    ("memory", {"model": {"source": "file:///memory"}, "resources": {"limits": {"memory": "32Mi"}}},
+     "ContainerOOMKilled", "resources.limits.memory"),
+    ("no-keys", {"auth": {"apiKeySecretRef": {"name": "nokeys", "key": "k"}}}, "ConfigurationMissing", '"nokeys"'),
+    ("no-key", {"auth": {"apiKeySecretRef": {"name": "keys", "key": "absent"}}}, "ConfigurationMissing", "absent"),
+    ("no-program", {"engine": {"image": "localhost/toolbox:1"}}, "ContainerStartFailed", "octavo"),
+    ("no-token", {"model": REMOTE | {"tokenSecretRef": {"name": "notoken", "key": "t"}}},
+     "ConfigurationMissing", '"notoken"'),
+    ("no-such-model", {"model": {"source": "hf://fake/missing"}}, "ModelNotFound", "no such model"),
+    ("no-cache", {"model": REMOTE, "cache": {"persistentVolumeClaim": "nocache"}}, "PvcNotFound", '"nocache"'),
+    ("claim-waits", {"model": {"source": "pvc://unbound/m"}}, "PvcPending", "kubectl describe pvc"),
+    ("quota", {"resources": {"limits": {"example.com/rare": "1"}}}, "QuotaExceeded", "exceeded quota"),
     (
         "no-gpu",
         {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
@@ -23,14 +36,25 @@ CASES = [
     ),
     ("no-node", {"template": {"nodeSelector": {"no": "where"}}}, "Unschedulable", "node"),
     ("too-big", {"resources": {"requests": {"memory": "900Gi"}}}, "Unschedulable", "Insufficient memory"),
-]
+    ("too-fast", {"resources": {"requests": {"cpu": "900"}}}, "Unschedulable", "lower resources.requests.cpu"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
-def all_applied(shared: tuple[Services, object]) -> None:
+def all_applied(kubectl: Kubectl, shared: tuple[Services, object]) -> None:
     """All at once: one service's trouble delays no other."""
-    for name, spec, _, _ in CASES:
-        shared[0].apply(name, **spec)
+    services = shared[0]
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
+    for kind, name, content in [
+        ("Secret", "keys", {"stringData": {"present": "x"}}),
+        ("PersistentVolumeClaim", "unbound", {"spec": claim}),
+        ("ResourceQuota", "rare", {"spec": {"hard": {"requests.example.com/rare": "0"}}}),
+    ]:
+        create(kubectl, {"apiVersion": "v1", "kind": kind, "metadata": services.head(name), **content})
+    services.apply_all({name: spec for name, spec, _, _ in CASES} | {"never": NEVER})
+
+
+NEVER = {"model": {"source": "file:///never"}, "startupSeconds": 30}
 
 
 @pytest.mark.parametrize(("name", "spec", "reason", "words"), CASES, ids=[case[0] for case in CASES])
@@ -55,6 +79,55 @@ def test_a_broken_change_leaves_the_old_pods_and_is_undone_by_the_old_spec(
     wait_for(lambda: not services.condition("survives", "Stalled"), 15, "the end of the trouble")
 
 
+def test_a_replica_that_never_serves_is_told_when_its_time_is_over(services: Services) -> None:
+    condition = services.wait_condition("never", "Stalled", "StartupTimeout", timeout=75)
+    assert "raise startupSeconds" in condition["message"]
+
+
+def test_a_replica_that_stops_answering_is_told(kubectl: Kubectl, services: Services) -> None:
+    services.apply("mute")
+    services.wait_ready("mute")
+    (pod,) = services.pods("mute")
+    kubectl("exec", "-n", services.namespace, pod, "--", "/bin/busybox", "rm", READY)
+    condition = services.wait_condition("mute", "Ready", "NotAnswering", timeout=45)
+    assert "Readiness probe failed" in condition["message"]
+    kubectl("exec", "-n", services.namespace, pod, "--", "/bin/busybox", "touch", READY)
+    services.wait_ready("mute")
+
+
+@pytest.mark.soak
+def test_what_was_missing_is_picked_up_when_it_comes(kubectl: Kubectl, services: Services) -> None:
+    """Without a change of the spec; the kubelet tries again after up to two minutes."""
+    services.wait_condition("no-keys", "Stalled", "ConfigurationMissing")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": services.head("nokeys"), "stringData": {"k": "x"}}
+    create(kubectl, secret)
+    services.wait_ready("no-keys", timeout=150)
+    assert not services.condition("no-keys", "Stalled")
+
+
+def test_services_in_trouble_cost_no_writes(services: Services) -> None:
+    """Whatever is missing, waiting for it is quiet."""
+    quiet = ["no-image", "no-claim", "quota", "no-such-model", "no-key", "no-cache"]
+
+    def versions() -> dict[str, str]:
+        found = services.all_of("osvc")
+        return {name: found[name]["metadata"]["resourceVersion"] for name in quiet}
+
+    before = versions()
+    end = time.monotonic() + 15
+    wait_for(lambda: time.monotonic() > end, 20, "fifteen seconds")
+    assert versions() == before
+
+
+def test_describe_shows_what_happened(kubectl: Kubectl, services: Services) -> None:
+    text = kubectl("describe", "osvc", "no-such-model", "-n", services.namespace)
+    assert "ModelNotFound" in text.partition("Events:")[2]
+
+
+def test_nothing_unexpected_was_logged(operator: OperatorProcess) -> None:
+    assert operator.unexpected_lines() == []
+
+
 INVALID = [
     ({"replicas": 2, "autoscaling": {"maxReplicas": 3}}, "replicas and autoscaling exclude each other"),
     ({"autoscaling": {"mode": "External"}}, "needs spec.replicas"),
@@ -62,7 +135,10 @@ INVALID = [
     ({"autoscaling": {"minReplicas": 2}}, "needs maxReplicas"),
     ({"autoscaling": {"minReplicas": 5, "maxReplicas": 3}}, "must not exceed maxReplicas"),
     ({"replicas": 65}, "less than or equal to 64"),
-    ({"model": {"source": "hf://org/name"}}, "put the checkpoint on a PersistentVolumeClaim"),
+    ({"model": {"source": "ftp://host/m"}}, "model.source must be"),
+    ({"model": {"source": "https://user:pass@host/m"}}, "user or password"),
+    ({"model": {"source": "hf://org/name", "endpoint": "http://a:b@host"}}, "without user, password or query"),
+    ({"model": {"source": "file:///m", "revision": "main"}}, "remove it"),
     ({"model": {"source": "pvc://models/../etc"}}, "may not contain"),
     ({"model": {"source": "file:///m", "servedName": "a\nb"}}, "servedName"),
     ({"engine": {"extraArgs": ["--host=0.0.0.0"]}}, "may not set host"),
@@ -79,7 +155,7 @@ INVALID = [
     ({"template": {"hostNetwork": True}}, "hostNetwork"),
     ({"template": {"serviceAccountName": "admin"}}, "serviceAccountName"),
     ({"template": {"nodeName": "octavo"}}, "nodeName"),
-    ({"cache": {"persistentVolumeClaim": "x"}}, "cache"),
+    ({"allowFrom": [{}]}, "neither nobody nor everybody"),
 ]
 
 
