@@ -21,13 +21,13 @@ def export(settings: Settings, folder: Path) -> int:
     """Write a file for each kind that the cluster serves; returns how many."""
     folder.mkdir(parents=True, exist_ok=True)
     index = json.loads(addons.kubectl(settings, "get", "--raw", "/openapi/v3"))
-    count = 0
+    written = set()
     for entry in index["paths"].values():
         document = json.loads(addons.kubectl(settings, "get", "--raw", entry["serverRelativeURL"]))
         for name, schema in kinds(document):
             (folder / name).write_text(json.dumps(schema))
-            count += 1
-    return count
+            written.add(name)
+    return len(written)
 
 
 def kinds(document: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
@@ -36,7 +36,7 @@ def kinds(document: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
     strict = {name: _strict(schema) for name, schema in schemas.items()}
     for name, schema in schemas.items():
         for kind in schema.get("x-kubernetes-group-version-kind", ()):
-            # Shared types such as DeleteOptions belong to every group; only what has a document of its own counts.
+            # Not the options of requests, which every group has, too.
             if {"kind", "metadata"} <= schema.get("properties", {}).keys():
                 closure = {needed: strict[needed] for needed in sorted(_closure(strict, name))}
                 yield file_name(kind), {"$ref": _PREFIX + name, "components": {"schemas": closure}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,42 +55,57 @@ def serve(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Endp
             process.terminate()
 
 
-def deploy(kubectl: Kubectl, settings: config.Settings, namespace: str, name: str = "s3") -> Endpoint:
-    """A pod with an empty server and its Service; returns once it is ready. Host and pods reach it at the same URL."""
+def deploy(
+    kubectl: Kubectl, settings: config.Settings, namespace: str, name: str = "s3", buckets: Sequence[str] = ("models",)
+) -> Endpoint:
+    """A pod with empty buckets and its Service; returns once it is ready. Host and pods reach it at the same URL."""
     runtime.ensure_program_image(settings, config.S3_IMAGE, binaries.built(settings, programs.S3))
-    create(kubectl, _pod(namespace, name))
+    create(kubectl, _pod(namespace, name, buckets))
     create(kubectl, _service(namespace, name))
     kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=60s", timeout=70)
     address = kubectl("get", "-n", namespace, f"service/{name}", "-o", "jsonpath={.spec.clusterIP}")
     return Endpoint(f"http://{address}:{_PORT}")
 
 
-def _pod(namespace: str, name: str) -> dict[str, Any]:
-    container = {
+def _pod(namespace: str, name: str, buckets: Sequence[str]) -> dict[str, Any]:
+    hardened = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    volume = {"name": "data", "mountPath": "/data"}
+    maker = {
+        "name": "buckets",
+        "image": config.TOOLBOX_IMAGE,
+        "imagePullPolicy": "Never",
+        "args": ["mkdir", "-p", "/data/scratch", *(f"/data/buckets/{bucket}" for bucket in buckets)],
+        "volumeMounts": [volume],
+        "securityContext": hardened,
+    }
+    server = {
         "name": "s3",
         "image": config.S3_IMAGE,
         "imagePullPolicy": "Never",
-        "args": s3.arguments(Path("/data"), f":{_PORT}"),
+        "args": s3.arguments(Path("/data/buckets"), f":{_PORT}"),
+        "env": [{"name": "TMPDIR", "value": "/data/scratch"}, {"name": "HOME", "value": "/data/scratch"}],
         "ports": [{"name": "s3", "containerPort": _PORT}],
         "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 1},
-        "env": [{"name": "TMPDIR", "value": "/scratch"}, {"name": "HOME", "value": "/scratch"}],
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "scratch", "mountPath": "/scratch"}],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "volumeMounts": [volume],
+        "securityContext": hardened,
+    }
+    identity = {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
     spec = {
         "automountServiceAccountToken": False,
-        "containers": [container],
-        "volumes": [{"name": "data", "emptyDir": {}}, {"name": "scratch", "emptyDir": {}}],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "initContainers": [maker],
+        "containers": [server],
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "securityContext": identity,
+        "terminationGracePeriodSeconds": 0,
     }
     metadata = {"name": name, "namespace": namespace, "labels": {"app": name}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
