@@ -182,7 +182,7 @@ _LIMIT_WORDS = {
     Limit.MAX_REPLICAS: "the load asks for more replicas than autoscaling.maxReplicas allows: raise it",
     Limit.UNSCHEDULABLE: "no node takes the replica that was added: none is added until one does",
     Limit.FAILING: "the replica that was added does not start: none is added until it does",
-    Limit.STEP: "more replicas follow: the count at most doubles, or rises by two, in 15 s",
+    Limit.STEP: "more replicas follow: the count at most doubles, or rises by four, in 15 s",
 }
 
 
