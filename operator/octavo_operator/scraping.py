@@ -16,6 +16,7 @@ from octavo_operator.observed import Pod
 
 MAX_BYTES = 65_536
 _MAX_COUNT = 1 << 53
+_PLAIN = {"Accept": "application/json", "Accept-Encoding": "identity"}
 _FULL_REASONS = ("kv_full", "batch_full")
 
 Answer = Load | str
@@ -43,12 +44,15 @@ class Scraper:
     async def _ask(self, pod: Pod) -> Answer:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         try:
-            # A redirect could lead anywhere; a large body could fill the memory.
+            # A redirect could lead anywhere; a large body, or a small one that unpacks to a large one, could fill the
+            # memory.
             async with self._session.get(
-                f"http://{host}:{self._port}/load", timeout=self._timeout, allow_redirects=False
+                f"http://{host}:{self._port}/load", timeout=self._timeout, allow_redirects=False, headers=_PLAIN
             ) as response:
                 if response.status != 200:
                     return f"{pod.name} answered {response.status}"
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    return f"{pod.name} answered in a coding that was not asked for"
                 body = await _bounded_body(response.content)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return f"{pod.name} gave no answer ({type(error).__name__})"

@@ -1,7 +1,9 @@
 """Scraping: a load, or a reason in words; never an exception, never more than the limits allow."""
 
 import asyncio
+import contextlib
 import json
+import zlib
 
 import aiohttp
 import pytest
@@ -43,6 +45,9 @@ def test_a_reason_of_a_newer_engine_counts_as_waiting():
         b"{}",
         b"\xff",
         b"[" * 60_000,
+        b"<html><body>Sign in to continue</body></html>",
+        b'{"running": ' + b"9" * 5000 + b"}",
+        json.dumps(GOOD).encode() * 2,
         *(
             json.dumps(GOOD | change).encode()
             for change in (
@@ -56,6 +61,13 @@ def test_a_reason_of_a_newer_engine_counts_as_waiting():
                 {"kv_cache_usage_ratio": -0.1},
                 {"waiting": [1]},
                 {"waiting": {"new": None}},
+                {"waiting": {"new": -1}},
+                {"waiting": {}, "running": float("inf")},
+                {"arrivals_total": float("nan")},
+                {"completions_total": -5},
+                {"oldest_wait_seconds": float("-inf")},
+                {"startup_seconds": "soon"},
+                {"max_num_seqs": None},
             )
         ),
     ],
@@ -66,20 +78,24 @@ def test_anything_else_is_no_data(body):
     assert "assistant-1" in answer
 
 
-async def answer_of(handler, timeout=0.5):
+@contextlib.asynccontextmanager
+async def serving(handler):
+    """The port of an engine that answers `/load` with `handler`."""
     app = web.Application()
     app.router.add_get("/load", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    port = site._server.sockets[0].getsockname()[1]
     try:
-        async with aiohttp.ClientSession() as session:
-            pod = Pod("p", ip="127.0.0.1", ready=True)
-            return (await Scraper(session, timeout, port).loads([pod]))["p"]
+        yield site._server.sockets[0].getsockname()[1]
     finally:
         await runner.cleanup()
+
+
+async def answer_of(handler, timeout=0.5):
+    async with serving(handler) as port, aiohttp.ClientSession() as session:
+        return (await Scraper(session, timeout, port).loads([Pod("p", ip="127.0.0.1", ready=True)]))["p"]
 
 
 async def test_a_good_answer():
@@ -110,11 +126,77 @@ async def test_a_slow_answer():
     assert "no answer" in await answer_of(handler, timeout=0.05)
 
 
-async def test_a_huge_answer():
-    async def handler(_):
-        return web.Response(body=b" " * (MAX_BYTES * 20))
+async def test_an_answer_that_drips_has_one_deadline_in_all():
+    async def handler(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b" ")
+            await asyncio.sleep(0.02)
+        return response
 
-    assert "more than" in await answer_of(handler)
+    started = asyncio.get_running_loop().time()
+    assert "no answer" in await answer_of(handler, timeout=0.2)
+    assert asyncio.get_running_loop().time() - started < 1.5
+
+
+@pytest.mark.parametrize("length", [MAX_BYTES + 1, 100 * 1024 * 1024])
+async def test_a_huge_answer_is_left_unread(length):
+    sent = 0
+
+    async def handler(request):
+        nonlocal sent
+        response = web.StreamResponse(headers={"Content-Length": str(length)})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(length // MAX_BYTES + 1):
+                chunk = min(MAX_BYTES, length - sent)
+                await response.write(b" " * chunk)
+                sent += chunk
+        return response
+
+    assert "more than" in await answer_of(handler, timeout=5)
+    assert sent < 16 * 1024 * 1024, "only what the kernel's buffers hold is sent in vain"
+
+
+async def test_a_small_answer_that_unpacks_to_a_huge_one():
+    async def handler(_):
+        return web.Response(body=zlib.compress(b" " * (20 * MAX_BYTES)), headers={"Content-Encoding": "deflate"})
+
+    assert "coding" in await answer_of(handler)
+
+
+async def test_what_counts_is_the_content_and_not_its_announced_type():
+    async def handler(_):
+        return web.Response(body=json.dumps(GOOD).encode(), content_type="text/html")
+
+    assert isinstance(await answer_of(handler), Load)
+
+
+async def test_a_connection_that_breaks_off():
+    async def handler(request):
+        request.transport.abort()
+        return web.Response()
+
+    assert "no answer" in await answer_of(handler)
+
+
+async def test_one_bad_pod_delays_and_spoils_no_other():
+    async def good(_):
+        return web.json_response(GOOD)
+
+    async def slow(_):
+        await asyncio.sleep(5)
+
+    async with serving(good) as fine, serving(slow) as bad, aiohttp.ClientSession() as session:
+        started = asyncio.get_running_loop().time()
+        first, second = await asyncio.gather(
+            Scraper(session, 0.3, fine).loads([Pod("fine", ip="127.0.0.1", ready=True)]),
+            Scraper(session, 0.3, bad).loads([Pod("bad", ip="127.0.0.1", ready=True)]),
+        )
+    assert isinstance(first["fine"], Load)
+    assert isinstance(second["bad"], str)
+    assert asyncio.get_running_loop().time() - started < 1.5
 
 
 async def test_nobody_listens():
