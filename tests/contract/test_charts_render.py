@@ -17,7 +17,7 @@ import pod_security
 from bundle import values as chart_values
 from chart_samples import NAMESPACE, deployment, of_kind
 from node.config import CHECKOUT
-from octavo_operator import config
+from octavo_operator import config, names
 from octavo_operator.manifests.network_policy import ManagementPeers
 from operator_process import render_chart
 
@@ -102,8 +102,8 @@ def environment(objects: list[Object]) -> dict[str, str]:
 
 def test_the_operator_reads_what_the_chart_sets(objects: list[Object]) -> None:
     """Each variable is a setting, each setting is a variable, and the values parse."""
-    names = config.OperatorConfig.__dataclass_fields__.keys() - NOT_SET_BY_CHART
-    assert set(environment(objects)) == {config.ENV_PREFIX + name.upper() for name in names}
+    settings_names = config.OperatorConfig.__dataclass_fields__.keys() - NOT_SET_BY_CHART
+    assert set(environment(objects)) == {config.ENV_PREFIX + name.upper() for name in settings_names}
     settings = config.read_config({}, environment(objects))
     assert settings.lease_namespace == NAMESPACE
     bound = {item["metadata"].get("namespace") for item in of_kind(objects, "RoleBinding")}
@@ -186,6 +186,9 @@ def test_the_operator_reaches_engines_where_it_serves_and_only_there() -> None:
     ):
         (policy,) = of_kind(chart_samples.rendered(values | {"networkPolicy": {"enabled": True}}), "NetworkPolicy")
         (peer,) = next(rule["to"] for rule in policy["spec"]["egress"] if rule["ports"][0]["port"] == 8001)
+        reached = peer["podSelector"]["matchLabels"].items()
+        assert reached <= names.own_labels("a").items()
+        assert reached <= names.job_pod_labels("a", "load").items()
         terms = peer["namespaceSelector"].get("matchExpressions")
         assert (terms[0]["values"] if terms else None) == namespaces
 
