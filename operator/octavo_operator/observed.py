@@ -98,6 +98,7 @@ class Workload:
 
     Attributes:
         revision: the revision its template was made from; None when it does not say.
+        arrived: all replicas have had the template and served; a mere change of scale leaves that so.
         in_place: an old pod stops before a new one starts.
     """
 
@@ -108,6 +109,7 @@ class Workload:
     current: bool
     cause: Cause | None = None
     revision: str | None = None
+    arrived: bool = False
     in_place: bool = False
 
     @property
@@ -168,6 +170,7 @@ def ownership(live: dict[str, Any] | None, parent: dict[str, Any]) -> Ownership:
 def read_workload(live: dict[str, Any]) -> Workload:
     """Reads a Deployment."""
     status = live.get("status", {})
+    conditions = {item["type"]: item.get("reason") for item in status.get("conditions") or ()}
     return Workload(
         desired=live["spec"].get("replicas", 1),
         replicas=status.get("replicas", 0),
@@ -176,6 +179,7 @@ def read_workload(live: dict[str, Any]) -> Workload:
         current=status.get("observedGeneration", 0) >= live["metadata"].get("generation", 1),
         cause=workload_cause(live),
         revision=live["metadata"].get("annotations", {}).get(names.REVISION),
+        arrived=conditions.get("Progressing") == "NewReplicaSetAvailable",
         in_place=live["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge") in (0, "0", "0%"),
     )
 

@@ -33,7 +33,7 @@ class Phase(Enum):
     CHECKING = "Checking"  # its preflight runs
     LOADING = "Loading"  # its model is fetched into the cache
     REFUSED = "Refused"  # its preflight or its loader failed
-    ROLLING = "Rolling"  # it is active, and replicas of an older one are left or none is there yet
+    ROLLING = "Rolling"  # it is active, and not all replicas have it and serve
     COMPLETE = "Complete"
     PAUSED = "Paused"  # nothing is changed, by the user's wish
 
@@ -205,6 +205,8 @@ def _active(observed: Observed, history: History) -> Rollout:
     elif workload.rolling:
         how = "in place, one after another" if workload.in_place else "a new replica serves before an old one goes"
         words = f"{workload.updated} of {workload.desired} replicas have revision {wanted}: {how}"
+    elif workload.desired and not workload.arrived:
+        words = f"all replicas have revision {wanted} and start"
     else:
         phase, words = Phase.COMPLETE, f"all replicas have revision {wanted}"
     checkpoint = history.revisions[wanted].checkpoint

@@ -116,7 +116,8 @@ class FakeCluster:
         """Has the Deployment controller do all its work."""
         deployed = self.children[DEPLOYMENT]
         count = deployed["spec"]["replicas"]
-        status = {"replicas": count, "updatedReplicas": count, "readyReplicas": count}
+        arrived = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+        status = {"replicas": count, "updatedReplicas": count, "readyReplicas": count, "conditions": [arrived]}
         deployed["status"] = {"observedGeneration": deployed["metadata"]["generation"]} | status
 
     def conditions(self) -> dict[str, dict[str, Any]]:
@@ -140,8 +141,10 @@ class FakeCluster:
     def _rolled(self, manifest: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
         """What the Deployment controller makes of it at once."""
         count = manifest["spec"]["replicas"]
-        if before is None or self.instant:
+        if before is None or (self.instant and "conditions" not in before["status"]):
             return {"replicas": count, "updatedReplicas": count}
+        if self.instant:
+            return before["status"] | {"replicas": count, "updatedReplicas": count}
         if before["spec"]["template"] != manifest["spec"]["template"]:
             return {"replicas": count + 1, "updatedReplicas": 1}
         status: dict[str, Any] = before["status"]

@@ -39,9 +39,20 @@ FETCH_SECONDS = 4
 _FOUND = {"revision": COMMIT, "bytes": BYTES, "files": 3}
 _PROGRESS = {"phase": "fetching", "files_done": 1, "files_total": 3, "bytes_total": BYTES, "revision": COMMIT}
 
-# As process 1, the shell must ask for the signals it wants to die of.
+STREAM_SECONDS = 15
+
+_STREAM = f"""#!/bin/busybox sh
+printf 'Content-Type: text/event-stream\\r\\n\\r\\n'
+for n in $(/bin/busybox seq {STREAM_SECONDS}); do echo "data: $n"; /bin/busybox sleep 1; done
+echo "data: [DONE]"
+"""
+
+# As process 1, the shell must ask for the signals it wants to die of. Told to end, it takes no new connections and lets
+# streams finish, as an engine does.
 _SCRIPT = f"""#!/bin/busybox sh
-trap 'exit 0' TERM INT
+streaming() {{ /bin/busybox pgrep -f token-stream > /dev/null; }}
+drain() {{ [ -z "$server" ] || kill "$server"; while streaming; do /bin/busybox sleep 0.2; done; exit 0; }}
+trap drain TERM INT
 all="$*"
 end() {{ echo "$2" > /dev/termination-log; echo "$2"; exit $1; }}
 page() {{ /bin/busybox mkdir -p /tmp/www; echo "$2" > /tmp/www/next; /bin/busybox mv /tmp/www/next "/tmp/www/$1"; }}
@@ -66,10 +77,16 @@ fetch*)
 *--model=/models/model*|*--model=/models/octavo/*)
     [ -e "$(value --model)/weights" ] || end 2 "ModelNotFound: $(value --model) holds no weights";;
 esac
+/bin/busybox mkdir -p /tmp/www/cgi-bin
+/bin/busybox cat > /tmp/www/cgi-bin/token-stream <<'END'
+{_STREAM}
+END
+/bin/busybox chmod +x /tmp/www/cgi-bin/token-stream
 page livez ok
 page readyz ok
 page load '{json.dumps(IDLE)}'
 /bin/busybox httpd -f -p 8001 -h /tmp/www &
+server=$!
 wait
 """
 

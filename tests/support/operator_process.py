@@ -196,6 +196,12 @@ class Services:
         found = self._kubectl("get", kind, name, "-n", self.namespace, "-o", "json", "--ignore-not-found")
         return json.loads(found) if found.strip() else None
 
+    def show_managed(self, name: str) -> dict[str, Any]:
+        """A service with its managedFields, which kubectl hides otherwise."""
+        where = ("-n", self.namespace, "-o", "json", "--show-managed-fields")
+        found: dict[str, Any] = json.loads(self._kubectl("get", "osvc", name, *where))
+        return found
+
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         """A condition of a service; empty when it is absent."""
         service = self.get("osvc", name) or {}
