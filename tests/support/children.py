@@ -64,9 +64,16 @@ def comparable(item: Object, name: str, uid: str) -> Object:
     kept = {key: value for key, value in item.items() if key != "status"} | {"metadata": head}
     if "clusterIP" in kept.get("spec", {}):
         kept["spec"] = {key: value for key, value in kept["spec"].items() if not key.startswith("clusterIP")}
+    if "data" in kept:  # a ConfigMap; items of a list do not say their kind
+        kept["data"] = _active_template(kept["data"])
     text = json.dumps(kept, sort_keys=True).replace(uid, "UID").replace(name, "NAME")
     made: Object = json.loads(text)
     return made
+
+
+def _active_template(data: dict[str, str]) -> Object:
+    """Of a service's revisions the active one: which others are kept is history, and does not follow from the spec."""
+    return {"active": data["active"], "template": json.loads(data[data["active"]])["template"]}
 
 
 def differences(before: dict[str, Object], after: dict[str, Object]) -> list[str]:

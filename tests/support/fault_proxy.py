@@ -43,6 +43,7 @@ from fault_rules import (
 )
 
 _PASSED_ON = ("authorization", "content-type", "accept", "user-agent")
+_CLOSING_SECONDS = 0.1  # TLS connections that were closed say goodbye in later turns of the loop
 _CHUNK_END = b"0\r\n\r\n"
 
 
@@ -175,6 +176,7 @@ class FaultProxy:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(asyncio.sleep(_CLOSING_SECONDS))
         finally:
             self._loop.close()
 

@@ -16,12 +16,13 @@ ENOUGH_LIVES = 30
 SERVICE = ("v1", "services")
 DEPLOYMENT = ("apps/v1", "deployments")
 
-# Each step changes what the one before has made; the last takes a child away again.
+# Each step changes what the one before has made: other pods (that no node takes), more of them, none of them.
+PODS: dict[str, Any] = {"engine": {"maxNumSeqs": 7}, "drainSeconds": 9, "template": {"nodeSelector": {"no": "where"}}}
 STEPS: tuple[dict[str, Any], ...] = (
     {"allowFrom": [{"podSelector": {"matchLabels": {"app": "web"}}}]},
-    {"engine": {"maxNumSeqs": 7}, "drainSeconds": 9},
-    {"engine": {"maxNumSeqs": 7}, "drainSeconds": 9, "replicas": 2, "template": {"nodeSelector": {"no": "where"}}},
-    {"engine": {"maxNumSeqs": 7}, "drainSeconds": 9},
+    PODS,
+    PODS | {"replicas": 2},
+    PODS,
 )
 
 
