@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 
 from node import config, prerequisites, programs
@@ -47,8 +46,8 @@ def ensure(settings: Settings, wanted: Iterable[Program]) -> None:
     with _locked(settings):
         # Whoever held the lock may have built it.
         missing = [program for program in wanted if not _folder(settings, program).exists()]
-        for module, group in groupby(missing, key=lambda program: program.module):
-            _build(settings, module, list(group))
+        for module in dict.fromkeys(program.module for program in missing):
+            _build(settings, module, [program for program in missing if program.module == module])
 
 
 def monitoring_crds(settings: Settings) -> list[Path]:

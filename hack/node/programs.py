@@ -54,7 +54,10 @@ PAUSE = Program("pause", "1", "./pause")
 NODE = (KUBERNETES, KUBECTL, COREDNS, HELM, PROMETHEUS, PAUSE)
 
 METRICS_SERVER = Program(
-    "metrics-server", config.METRICS_SERVER_VERSION, "sigs.k8s.io/metrics-server/cmd/metrics-server"
+    "metrics-server",
+    config.METRICS_SERVER_VERSION,
+    "sigs.k8s.io/metrics-server/cmd/metrics-server",
+    module=SOURCES / "metrics-server",
 )
 KSTATUS = Program("kstatus", config.KSTATUS_VERSION, "./kstatus")
 KUBECONFORM = Program("kubeconform", config.KUBECONFORM_VERSION, "github.com/yannh/kubeconform/cmd/kubeconform")

@@ -10,5 +10,4 @@ import (
 	_ "helm.sh/helm/v3/cmd/helm"
 	_ "k8s.io/kubernetes/cmd/kubectl"
 	_ "sigs.k8s.io/kind"
-	_ "sigs.k8s.io/metrics-server/cmd/metrics-server"
 )
