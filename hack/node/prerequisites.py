@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 from node import config
@@ -39,6 +40,7 @@ UNPACKED = {
 }
 
 _APT = {"DEBIAN_FRONTEND": "noninteractive"}
+_apt_turn = threading.Lock()
 _SYSTEM_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 
 
@@ -141,9 +143,11 @@ def _unpack(package: str, root: Path) -> None:
 
 
 def _apt(arguments: list[str], cwd: Path | None = None) -> None:
-    """Run apt-get, refreshing its lists only when it cannot do without."""
-    try:
-        run(["apt-get", *arguments], env=_APT, cwd=cwd, timeout=600)
-    except CommandError:
-        run(["apt-get", "update", "-q"], env=_APT, timeout=300)
-        run(["apt-get", *arguments], env=_APT, cwd=cwd, timeout=600)
+    """Run apt-get, refreshing its lists only when it cannot do without. One at a time: it takes locks and gives up."""
+    command = ["apt-get", "-o", "DPkg::Lock::Timeout=300", *arguments]
+    with _apt_turn:
+        try:
+            run(command, env=_APT, cwd=cwd, timeout=900)
+        except CommandError:
+            run(["apt-get", "update", "-q"], env=_APT, timeout=300)
+            run(command, env=_APT, cwd=cwd, timeout=900)
