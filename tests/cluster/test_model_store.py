@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
+import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import s3_server
+from faulty_http import running
 from fetching import fetch, held, hurry, leftovers, manifest, start
+from model_sources import BucketFiles, HubFiles, RegistryFiles, WebFiles
 from octavo_engine.errors import ModelAccessDenied, ModelNotFound, ModelSourceUnreachable
 from octavo_engine.preflight.command import preflight
 from octavo_engine.preflight.settings import PreflightSettings
@@ -82,3 +87,50 @@ def test_a_real_s3_server_that_goes_away_and_comes_back(
         fetch("s3://models/team/large", destination, **access)
     assert held(destination) == {name: text for name, text in large(80_000_000).items() if name in FETCHED}
     assert leftovers(destination) == []
+
+
+@pytest.fixture
+def private_tls(tmp_path: Path) -> ssl.SSLContext:
+    """A certificate for loopback by an authority of our own, in `ca.pem`."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority")
+    openssl("req", *key, "-keyout", "leaf.key", "-out", "leaf.csr", "-subj", "/CN=localhost")
+    (tmp_path / "extensions").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    authority = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions")
+    openssl("x509", "-req", "-in", "leaf.csr", *authority, "-days", "2", "-out", "leaf.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "leaf.pem", tmp_path / "leaf.key")
+    return context
+
+
+def test_a_private_authority_is_named_by_ssl_cert_file(
+    tmp_path: Path, private_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    files, commit = checkpoint(), "f" * 40
+    expected = {name: content for name, content in files.items() if name in FETCHED}
+    places = {
+        "web": WebFiles(files),
+        "hf": HubFiles({commit: files}, {"main": commit}),
+        "s3": BucketFiles({f"t/{name}": content for name, content in files.items()}),
+        "oci": RegistryFiles(files),
+    }
+    with ExitStack() as stack:
+        urls = {kind: stack.enter_context(running(place, private_tls)).url for kind, place in places.items()}
+        sources = {
+            "web": (f"{urls['web']}/models/tiny", {}),
+            "hf": ("hf://org/tiny", {"endpoint": urls["hf"]}),
+            "s3": ("s3://models/t", {"endpoint": urls["s3"]}),
+            "oci": ("oci://registry.example/org/tiny:v1", {"endpoint": urls["oci"]}),
+        }
+        for source, access in sources.values():
+            with pytest.raises(ModelSourceUnreachable, match="TLS certificate is not trusted"):
+                fetch(source, tmp_path / "refused", patience_seconds=1, **access)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        for kind, (source, access) in sources.items():
+            fetch(source, tmp_path / kind, **access)
+            assert held(tmp_path / kind) == expected

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,16 +67,18 @@ class FaultyServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
+    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
+        self.answer, self.tls = answer, tls
         self.faults: list[Fault] = []
         self.asked: list[Asked] = []
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.server_address[1]}"
 
     def requests(self, part: str) -> list[Asked]:
         """The requests whose path contains `part`."""
@@ -163,9 +166,9 @@ def _ranged(reply: Reply, asked: Asked) -> tuple[bytes, int, dict[str, str]]:
 
 
 @contextmanager
-def running(answer: Answer) -> Iterator[FaultyServer]:
+def running(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[FaultyServer]:
     """A server while the block runs."""
-    server = FaultyServer(answer)
+    server = FaultyServer(answer, tls)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

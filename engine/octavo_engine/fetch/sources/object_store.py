@@ -139,6 +139,8 @@ def _meaning(error: Exception, what: str) -> OctavoError | Broken:
     found = STATUS.search(text)
     if found:
         return failure(int(found[1]), what, remedy=CREDENTIALS_REMEDY)
+    if "certificate" in text:
+        return Broken("its TLS certificate is not trusted")
     if "dns" in text or "lookup" in text:
         return Broken("its host name cannot be resolved")
     if "refused" in text:
