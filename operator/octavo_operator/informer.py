@@ -37,7 +37,7 @@ class Informer:
         self._pause = FIRST_PAUSE
 
     async def run(self) -> None:
-        """Runs until cancelled. Pauses between lives double while those are short, up to `LONGEST_PAUSE`."""
+        """Runs until cancelled. Pauses after failures double while lives are short, up to `LONGEST_PAUSE`."""
         loop = asyncio.get_running_loop()
         while True:
             self._begun()
@@ -47,7 +47,7 @@ class Informer:
                 error = await self._life.ended
             finally:
                 self._life.stop()
-            if loop.time() - started > CALM_SECONDS:
+            if error is None or loop.time() - started > CALM_SECONDS:
                 self._pause = FIRST_PAUSE
             log.warning("watching begins again in %.0f s: %s", self._pause, _words(error))
             await asyncio.sleep(self._pause)

@@ -86,3 +86,28 @@ async def test_cancelling_asks_the_watcher_to_end():
 
     await lived(watch, started)
     assert await asyncio.to_thread(ended.wait, 5)
+
+
+async def test_pauses_grow_after_failures_and_not_after_a_wish(caplog):
+    lives, done = [], threading.Event()
+
+    async def watch(stop):
+        lives.append(stop)
+        if len(lives) == 4:
+            done.set()
+        if len(lives) != 2:
+            raise ValueError("broken")
+
+    made = Informer(watch, lambda: None)
+    pauses = []
+    made._pause = informer.FIRST_PAUSE
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(5):
+        while not done.is_set():
+            pauses.append(made._pause)
+            await asyncio.sleep(0.002)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert informer.LONGEST_PAUSE in pauses
+    assert max(pauses) == informer.LONGEST_PAUSE
+    assert "begins again in 0 s: it was asked to" in caplog.text

@@ -1,0 +1,193 @@
+"""Calls and watches that fail, one kind at a time: bounded retries, no hot loop, and in the end children = f(spec)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from cluster_api import SERVICES
+from cluster_tools import wait_for
+from fault_rules import Answer, Delay, Fault, Garbage, HalfBody, Reset, Rule, Silence, Stream
+from fault_watch import STREAMS
+from stage import Stage
+
+HITS = 3
+HOT = 25
+"""Looks at one service, in the seconds of one test, that no sane retrying needs."""
+
+FAULTS: dict[str, Fault] = {
+    "a403": Answer(403),
+    "a409": Answer(409),
+    "a410": Answer(410),
+    "a422": Answer(422),
+    "a429": Answer(429, retry_after=1),
+    "a500": Answer(500),
+    "a503": Answer(503, retry_after=1),
+    "garbage": Garbage(),
+    "reset": Reset(),
+    "lost": Reset(done=True),
+    "half": HalfBody(),
+    "late": Delay(3.0),  # the operator gives up after two seconds; the write is done all the same
+}
+CALLS: dict[str, dict[str, Any]] = {
+    "read": {"verbs": ["get"], "resources": ["inferenceservices"]},
+    "look": {"verbs": ["get", "list"], "resources": ["deployments", "pods", "services", "configmaps", "jobs"]},
+    "write": {"verbs": ["patch"], "resources": ["deployments"]},
+    "tell": {"verbs": ["patch"], "resources": ["inferenceservices/status"]},
+}
+CASES = [(fault, call) for fault in FAULTS for call in CALLS]
+
+# What the process may say loudly about watches that break: kopf's own words, which its restart follows.
+WATCH_WORDS = (
+    r"kopf",
+    r"Traceback",
+    r"Request attempt #\d",
+)
+
+
+def name_of(fault: str, call: str) -> str:
+    return f"svc-{fault}-{call}-end"
+
+
+@pytest.fixture
+def started(stage: Stage) -> Stage:
+    stage.start()
+    stage.apply("twin")
+    stage.wait_settled("twin")
+    return stage
+
+
+def rules() -> list[Rule]:
+    return [Rule(FAULTS[fault], **CALLS[call], about=name_of(fault, call), times=HITS) for fault, call in CASES]
+
+
+def check_all(stage: Stage, wanted: dict[str, Any], made: list[Rule], since: float) -> None:
+    """Every service is as if its calls had not failed, every fault was met, and nobody called in a frenzy."""
+    for fault, call in CASES:
+        stage.wait_settled(name_of(fault, call), timeout=60)
+        stage.wait_like(name_of(fault, call), wanted)
+    assert [name_of(*case) for case, rule in zip(CASES, made, strict=True) if rule.hits == 0] == []
+    looks = [call.name for call in stage.proxy.calls(since) if (call.verb, call.resource) == ("get", SERVICES[1])]
+    for case in CASES:
+        assert looks.count(name_of(*case)) < HOT, case
+
+
+def test_calls_of_each_kind_that_fail_in_each_way(started: Stage) -> None:
+    """All at once, each service with a fault of its own: that the others are served is part of it."""
+    stage = started
+    for spec in ({}, {"allowFrom": [{"podSelector": {}}], "replicas": 0, "engine": {"maxNumSeqs": 3}}):
+        stage.apply("twin", **spec)
+        stage.wait_settled("twin")
+        made, since = rules(), time.monotonic()
+        with stage.proxy.failing(*made):
+            for case in CASES:
+                stage.apply(name_of(*case), **spec)
+            check_all(stage, stage.children("twin"), made, since)
+    assert stage.operator.unexpected_lines() == []
+
+
+def test_a_refusal_that_lasts_is_told_and_ends_without_a_restart(started: Stage) -> None:
+    stage = started
+    with stage.proxy.failing(
+        Rule(Answer(403), verbs=["patch"], resources=["deployments"], about="forbidden-one"),
+        Rule(Answer(422), verbs=["patch"], resources=["services"], about="refused-one"),
+        Rule(Silence(), verbs=["get"], resources=["inferenceservices"], about="silent-one"),
+    ):
+        for name in ("forbidden-one", "refused-one", "silent-one", "fine"):
+            stage.apply(name)
+        stage.wait_settled("fine", timeout=15)
+        for name, reason in (("forbidden-one", "OperatorForbidden"), ("refused-one", "ApplyRefused")):
+            wait_for(lambda n=name, r=reason: stage.condition(n, "Stalled").get("reason") == r, 20, reason)
+        assert "conditions" not in stage.service("silent-one").get("status", {})
+        since = time.monotonic()
+        stage.apply("forbidden-one", allowFrom=[{"podSelector": {}}])
+        wait_for(lambda: stage.proxy.calls(since), 10, "another try")
+    for name in ("forbidden-one", "refused-one", "silent-one"):
+        stage.apply(name, allowFrom=[{"podSelector": {}}])  # an event brings the next try forward
+        stage.wait_settled(name, timeout=40)
+    stage.apply("fine", allowFrom=[{"podSelector": {}}])
+    stage.wait_settled("fine")
+    for name in ("forbidden-one", "refused-one", "silent-one"):
+        stage.wait_like(name, stage.children("fine"))
+    assert stage.operator.unexpected_lines() == []
+
+
+def reacts(stage: Stage, number: int, timeout: float) -> float:
+    """Seconds until a change of a service, and the loss of a child, have been answered."""
+    began = time.monotonic()
+    stage.apply("watched", engine={"maxNumSeqs": number})
+    stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/services/watched")
+
+    def answered() -> bool:
+        deployment = stage.child(("apps/v1", "deployments"), "watched")
+        arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        return f"--max-num-seqs={number}" in arguments and bool(stage.child(("v1", "services"), "watched"))
+
+    wait_for(answered, timeout, "the reaction", interval=0.05)
+    return time.monotonic() - began
+
+
+LISTS = {
+    f"list-{name}": Rule(FAULTS[name], verbs=["list", "watch"]) for name in ("a403", "a429", "a500", "garbage", "half")
+}
+QUIET = {how: Rule(Stream(how)) for how in STREAMS if how not in ("garbage", "failed")}
+ENDING = {
+    "garbage": Rule(Stream("garbage")),
+    "failed": Rule(Stream("failed")),
+    "refused": Rule(Answer(410), verbs=["watch"]),
+}
+"""After these watching begins anew, with pauses that double."""
+STUBBORN = {
+    "garbled": Rule(Garbage(), verbs=["watch"]),
+    "broken": Rule(Reset(), verbs=["watch"]),
+    "forbidden": Rule(Answer(403), verbs=["watch"]),
+    "mute": Rule(Silence(), verbs=["watch"]),
+}
+
+
+def walk_through(stage: Stage, watches: dict[str, Rule]) -> None:
+    """Whatever the watches do, a change is answered in little more than two heartbeats (30 s each by default)."""
+    stage.start(heartbeat_seconds=2)
+    stage.apply("watched")
+    stage.wait_settled("watched")
+    pid, took = stage.operator.pid, {}
+    for number, (how, rule) in enumerate(watches.items(), start=2):
+        with stage.proxy.failing(rule):
+            wait_for(lambda rule=rule: rule.hits, 60, f"the fault {how}", interval=0.05)
+            took[how] = reacts(stage, number, timeout=40)
+    assert max(took.values()) < 15, took
+    assert reacts(stage, 99, timeout=20) < 15
+    assert (stage.operator.running, stage.operator.pid) == (True, pid), "no crash, so no crash loop"
+    stage.apply("twin", engine={"maxNumSeqs": 99})
+    stage.wait_settled("watched", "twin")
+    stage.wait_like("watched", stage.children("twin"))
+    wait_for(stage.operator.alive, 30, "liveness")
+    assert stage.operator.unexpected_lines(*WATCH_WORDS) == []
+
+
+def test_watches_that_go_wrong_in_each_way(stage: Stage) -> None:
+    walk_through(stage, QUIET | ENDING)
+
+
+@pytest.mark.soak
+def test_watches_that_go_wrong_for_long(stage: Stage) -> None:
+    walk_through(stage, QUIET | STUBBORN | ENDING)
+
+
+def test_lists_that_go_wrong_in_each_way(stage: Stage) -> None:
+    """As long as nothing can be listed nothing can be known; once it can, everything is caught up."""
+    stage.start(heartbeat_seconds=2)
+    stage.apply("watched")
+    stage.wait_settled("watched")
+    for number, rule in enumerate(LISTS.values(), start=2):
+        with stage.proxy.failing(rule):
+            stage.apply("watched", engine={"maxNumSeqs": number})
+            wait_for(lambda rule=rule: rule.hits >= 2, 20, "calls that fail")
+        assert reacts(stage, number + 50, timeout=45) < 45
+    assert stage.operator.running
+    stage.apply("twin", engine={"maxNumSeqs": number + 50})
+    stage.wait_settled("watched", "twin")
+    stage.wait_like("watched", stage.children("twin"))
+    assert stage.operator.unexpected_lines(*WATCH_WORDS) == []
