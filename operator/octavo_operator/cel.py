@@ -39,7 +39,7 @@ def _words(words: list[str]) -> str:
 _SOURCES = {
     "pvc": "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9._/-]+",
     "file": "/[A-Za-z0-9._/-]+",
-    "hf": "[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}",
+    "hf": "[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9._/-]+[.]gguf)?",
     "s3": "[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[A-Za-z0-9._/=+-]+",
     "gs": "[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]/[A-Za-z0-9._/=+-]+",
     "https": "[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~%/=+-]+",
@@ -49,8 +49,9 @@ _SOURCES = {
 MODEL_SOURCE = _rules(
     _rule(
         f"self.matches('^({'|'.join(f'{scheme}://{rest}' for scheme, rest in _SOURCES.items())})$')",
-        "model.source must be pvc://CLAIM/PATH, file:///PATH, hf://ORG/NAME, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
-        "https://HOST/PATH or oci://REGISTRY/REPOSITORY[:TAG|@sha256:DIGEST], without query: correct it",
+        "model.source must be pvc://CLAIM/PATH, file:///PATH, hf://ORG/NAME[/FILE.gguf], s3://BUCKET/PREFIX, "
+        "gs://BUCKET/PREFIX, https://HOST/PATH or oci://REGISTRY/REPOSITORY[:TAG|@sha256:DIGEST], without query: "
+        "correct it",
     ),
     _rule(
         "!self.matches('^[a-z0-9]+://[^/]*@')",
@@ -85,7 +86,7 @@ MODEL = _rules(
         "tokenSecretRef", ["hf", "https"], "remove it, or use model.credentialsSecretRef for a store or registry"
     ),
     _only_for("credentialsSecretRef", ["s3", "gs", "oci"], "remove it, or use model.tokenSecretRef for hub and https"),
-    _only_for("endpoint", ["hf", "s3"], "remove it"),
+    _only_for("endpoint", ["hf", "s3", "oci"], "remove it"),
     _rule(
         "!has(self.revision) || !self.revision.split('/').exists(part, part == '..')",
         "model.revision may not contain '..': name a branch, tag or commit",

@@ -12,7 +12,7 @@ from octavo_operator.checkpoint import Checkpoint
 from octavo_operator.manifests import ManagementPeers, Manifest
 from octavo_operator.observed import Purpose
 from octavo_operator.rollout import Rollout
-from octavo_operator.spec import Spec
+from octavo_operator.spec import Model, Spec
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ def children(
     """
     made = [
         manifests.service_account(resource),
-        manifests.network_policy(resource, spec, defaults.peers),
-        *_deployment(resource, spec, rollout, replicas),
+        manifests.network_policy(resource, spec, defaults.peers, _running_model(rollout)),
+        *_deployment(resource, rollout, replicas),
         manifests.service(resource),
         manifests.disruption_budget(resource),
         manifests.revisions_map(resource, rollout.history.data()),
@@ -50,12 +50,19 @@ def children(
     return [manifests.sealed(child) for child in made]
 
 
-def _deployment(resource: Manifest, spec: Spec, rollout: Rollout, replicas: int) -> list[Manifest]:
+def _running_model(rollout: Rollout) -> Model | None:
+    if rollout.store is None:
+        return None
+    source, endpoint = rollout.store
+    return Model(source=source, endpoint=endpoint)
+
+
+def _deployment(resource: Manifest, rollout: Rollout, replicas: int) -> list[Manifest]:
     if rollout.template is None or rollout.active is None:
         return []
     return [
         manifests.deployment(
-            *(resource, spec, rollout.template),
+            *(resource, rollout.template),
             revision=rollout.active,
             replicas=replicas,
             in_place=rollout.in_place,

@@ -146,6 +146,12 @@ class Observed:
         waiting = any(job.outcome is Outcome.RUNNING and not job.pods for job in self.jobs)
         return waiting or any(pod.unexplained for pod in (*self.pods, *(pod for job in self.jobs for pod in job.pods)))
 
+    @property
+    def fetching(self) -> tuple[Pod, ...]:
+        """Pods, of replicas and of Jobs, in which a model is being fetched."""
+        everywhere = (*self.pods, *(pod for job in self.jobs for pod in job.pods))
+        return tuple(pod for pod in everywhere if pod.fetching and pod.ip)
+
     def job(self, purpose: Purpose, revision: str) -> Job | None:
         """The Job of a revision."""
         return next((job for job in self.jobs if (job.purpose, job.revision) == (purpose, revision)), None)

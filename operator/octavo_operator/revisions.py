@@ -45,11 +45,13 @@ class Revision:
 
     Attributes:
         checked: it has passed a preflight; checkpoint: what that found.
+        store: source and endpoint of a model that is fetched: its replicas need the way there.
     """
 
     template: Template
     checked: bool = False
     checkpoint: Checkpoint | None = None
+    store: tuple[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def _entry(kept: Revision) -> str:
     document: dict[str, Any] = {"template": kept.template, "checked": kept.checked}
     if kept.checkpoint:
         document["checkpoint"] = kept.checkpoint.document()
+    if kept.store:
+        document["store"] = list(kept.store)
     return json.dumps(document | {"digest": _digest(document)}, sort_keys=True, separators=(",", ":"))
 
 
@@ -114,7 +118,13 @@ def _read_entry(text: str) -> Revision | None:
     digest = document.pop("digest", None)
     if digest != _digest(document) or not isinstance(document.get("template"), dict):
         return None
-    return Revision(document["template"], document.get("checked") is True, read_checkpoint(document.get("checkpoint")))
+    store = document.get("store")
+    return Revision(
+        document["template"],
+        document.get("checked") is True,
+        read_checkpoint(document.get("checkpoint")),
+        (store[0], store[1]) if store else None,
+    )
 
 
 def _read_refusal(text: str) -> tuple[str, Cause] | None:

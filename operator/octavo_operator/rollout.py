@@ -51,6 +51,7 @@ class Rollout:
         template: of the Deployment's pods; None while there shall be no Deployment.
         jobs: those that the revision needs now.
         checkpoint: what the wanted revision's preflight found; None while it is not known.
+        store: source and endpoint of the model of the active revision, if that is fetched.
         history: what the ConfigMap shall say.
     """
 
@@ -63,6 +64,7 @@ class Rollout:
     template: Manifest | None = None
     jobs: tuple[Purpose, ...] = ()
     checkpoint: Checkpoint | None = None
+    store: tuple[str, str | None] | None = None
     history: History = field(default_factory=History)
 
 
@@ -90,6 +92,7 @@ def decide(spec: Spec, observed: Observed, image: str) -> Rollout:
         active=history.active,
         in_place=_in_place(spec, observed),
         template=running.template if running else None,
+        store=running.store if running else None,
         history=made.history.pruned([wanted, history.active or ""]),
     )
 
@@ -144,7 +147,8 @@ def _candidate(spec: Spec, observed: Observed, image: str, wanted: str, history:
         checkpoint = _found(spec, preflight)
         if checkpoint is None:
             return _held(Phase.CHECKING, wanted, history, jobs, _unreported(preflight))
-        kept = Revision(pod_template(spec, _parent(observed), image, wanted, checkpoint), True, checkpoint)
+        store = (spec.model.source, spec.model.endpoint) if spec.model.remote else None
+        kept = Revision(pod_template(spec, _parent(observed), image, wanted, checkpoint), True, checkpoint, store)
         history = history.keeping(wanted, kept)
     if spec.cache:
         loader = observed.job(Purpose.LOADER, wanted)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from octavo_operator import autoscaling
 from octavo_operator.autoscaling import Decision, Fleet, Limit, Limits, Load, Replica
+from octavo_operator.checkpoint import Progress
 from octavo_operator.manifests import DEPLOYMENT
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 30.0
 _MOVED = 0.1
+_PROGRESS_STEP = 10
 
 
 class LoadSource(Protocol):
@@ -34,6 +36,10 @@ class LoadSource(Protocol):
 
     async def loads(self, pods: Iterable[Pod]) -> dict[str, Answer]:
         """The answer of each pod, by pod name."""
+        ...
+
+    async def progress(self, pods: Iterable[Pod]) -> list[Progress]:
+        """How far the fetch in each pod is; of those that tell."""
         ...
 
 
@@ -50,6 +56,8 @@ class Entry:
     queue: QueueFigures | None = None
     published_at: float = 0.0
     load_seconds: float | None = None
+    progress: Progress | None = None
+    progress_at: float = 0.0
 
     @property
     def uid(self) -> str:
@@ -108,13 +116,17 @@ class Scaler:
 
     async def _sample(self, key: Key, entry: Entry) -> bool:
         before = _telemetry(entry)
-        answers = await self._source.loads(pod for pod in entry.observed.pods if pod.ready and pod.ip)
+        answers, fetches = await asyncio.gather(
+            self._source.loads([pod for pod in entry.observed.pods if pod.ready and pod.ip]),
+            self._source.progress(entry.observed.fetching),
+        )
         if self._entries.get(key) is not entry:
             return False  # deleted while its pods were asked
         now = self._clock()
         entry.answers = answers
         scaled = entry.state is not None and not entry.spec.paused and self._decide(key, entry, now)
         _publish(entry, now, scaled)
+        _publish_progress(entry, now, fetches)
         return _telemetry(entry) != before
 
     def _decide(self, key: Key, entry: Entry, now: float) -> bool:
@@ -198,6 +210,7 @@ def _telemetry(entry: Entry) -> Telemetry:
         limited=entry.decision.limited if entry.decision else None,
         victim=entry.decision.victim if entry.decision and lowers else None,
         decisions=tuple(entry.decisions),
+        progress=entry.progress,
     )
 
 
@@ -212,6 +225,15 @@ def _publish(entry: Entry, now: float, scaled: bool) -> None:
     due = now - entry.published_at >= PUBLISH_SECONDS
     if entry.queue is None or scaled or (due and moved(entry.queue, latest)):
         entry.queue, entry.published_at = latest, now
+
+
+def _publish_progress(entry: Entry, now: float, fetches: list[Progress]) -> None:
+    """The slowest fetch: at its begin and its end, with every tenth of its way, otherwise seldom."""
+    slowest = min(fetches, key=lambda fetch: fetch.percent or 0, default=None)
+    before, due = entry.progress, now - entry.progress_at >= PUBLISH_SECONDS
+    far = before and slowest and abs((slowest.percent or 0) - (before.percent or 0)) >= _PROGRESS_STEP
+    if before is None or slowest is None or due or far:
+        entry.progress, entry.progress_at = slowest, now
 
 
 def moved(before: QueueFigures, latest: QueueFigures) -> bool:

@@ -1,4 +1,7 @@
-"""Asks engine pods for their load. Every answer is a `Load` or a reason in words; no exception leaves this module."""
+"""Asks pods for their load, or how far they are with fetching a model. No exception leaves this module.
+
+Every load is a `Load` or a reason in words.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import aiohttp
 
 from octavo_operator import names
 from octavo_operator.autoscaling import Load
+from octavo_operator.checkpoint import Progress, read_progress
 from octavo_operator.observed import Pod
 
 MAX_BYTES = 65_536
@@ -41,13 +45,24 @@ class Scraper:
         answers = await asyncio.gather(*(self._ask(pod) for pod in asked))
         return {pod.name: answer for pod, answer in zip(asked, answers, strict=True)}
 
+    async def progress(self, pods: Iterable[Pod]) -> list[Progress]:
+        """How far the fetch in each pod is; of those that tell."""
+        answers = await asyncio.gather(*(self._fetch(pod, "progress") for pod in pods))
+        read = [read_progress(answer) for answer in answers if isinstance(answer, bytes)]
+        return [progress for progress in read if progress]
+
     async def _ask(self, pod: Pod) -> Answer:
+        answer = await self._fetch(pod, "load")
+        return parse_load(answer, pod.name) if isinstance(answer, bytes) else answer
+
+    async def _fetch(self, pod: Pod, page: str) -> bytes | str:
+        """The body of a page, or in words why there is none."""
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         try:
             # A redirect could lead anywhere; a large body, or a small one that unpacks to a large one, could fill the
             # memory.
             async with self._session.get(
-                f"http://{host}:{self._port}/load", timeout=self._timeout, allow_redirects=False, headers=_PLAIN
+                f"http://{host}:{self._port}/{page}", timeout=self._timeout, allow_redirects=False, headers=_PLAIN
             ) as response:
                 if response.status != 200:
                     return f"{pod.name} answered {response.status}"
@@ -56,7 +71,7 @@ class Scraper:
                 body = await _bounded_body(response.content)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return f"{pod.name} gave no answer ({type(error).__name__})"
-        return f"{pod.name} answered more than {MAX_BYTES} bytes" if body is None else parse_load(body, pod.name)
+        return f"{pod.name} answered more than {MAX_BYTES} bytes" if body is None else body
 
 
 async def _bounded_body(content: aiohttp.StreamReader) -> bytes | None:

@@ -183,6 +183,7 @@ async def test_the_life_of_a_service_is_told_once():
     world = OperatorWorld(resource())
     await world.settle()
     world.cluster.pods = [pod(ready=True)]
+    world.cluster.roll_out()
     await world.settle()
     await world.settle()
     reasons = [item["reason"] for item in world.cluster.events]

@@ -6,6 +6,7 @@ import pytest
 
 from fake_cluster import MONITOR_KIND
 from octavo_operator.autoscaling import Load
+from octavo_operator.checkpoint import Progress
 from octavo_operator.errors import Conflict, Refused, Retryable
 from octavo_operator.manifests import DEPLOYMENT, SERVICE
 from operator_samples import pod, resource
@@ -250,3 +251,16 @@ async def test_series_of_a_gone_service_are_dropped():
     await world.reconcile()
     for metric in (world.metrics.desired, world.metrics.inputs, world.metrics.decisions):
         assert not next(iter(metric.collect())).samples
+
+
+async def test_the_progress_of_a_fetch_is_told_by_tenths_until_it_ends():
+    world = World(resource())
+    await world.settle()
+    told = []
+    for done in (0, 5, 15, 16, 30):
+        world.loads.fetches = [Progress(done, 100), Progress(99, 100)]
+        told.append((await world.tick(), world.scaler.observe(KEY, *world.seen()).progress.percent))
+    assert told == [({KEY}, 0), (set(), 0), ({KEY}, 15), (set(), 15), ({KEY}, 30)]
+    world.loads.fetches = []
+    assert await world.tick() == {KEY}
+    assert world.scaler.observe(KEY, *world.seen()).progress is None

@@ -36,7 +36,7 @@ def made_deployment(parent: dict[str, Any], replicas: int = 1) -> Manifest:
     """The Deployment of a service whose spec is the active revision."""
     spec = read_spec(parent)
     template = pod_template(spec, parent["metadata"]["name"], IMAGE)
-    return deployment(parent, spec, template, revision=revision_of(spec), replicas=replicas)
+    return deployment(parent, template, revision=revision_of(spec), replicas=replicas)
 
 
 def live(manifest: Manifest, **status: Any) -> dict[str, Any]:

@@ -8,13 +8,16 @@ from prometheus_client import CollectorRegistry
 
 from fake_cluster import FakeCluster
 from octavo_operator.autoscaling import Load
+from octavo_operator.checkpoint import Progress
 from octavo_operator.desired import Defaults
 from octavo_operator.events import Recorder
 from octavo_operator.manifests import DEPLOYMENT
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
+from octavo_operator.observed import Observed
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.scaler import Scaler
+from octavo_operator.spec import Spec
 from operator_samples import DEFAULTS, NOW
 
 KEY = Key("team", "assistant")
@@ -25,9 +28,13 @@ class FakeLoads:
 
     def __init__(self, answer: Load | str = "no answer") -> None:
         self.answer = answer
+        self.fetches: list[Progress] = []
 
     async def loads(self, pods: Any) -> dict[str, Load | str]:
         return {pod.name: self.answer for pod in pods}
+
+    async def progress(self, pods: Any) -> list[Progress]:
+        return list(self.fetches)
 
 
 class World:
@@ -74,6 +81,11 @@ class World:
         given = self.cluster.resource["spec"] | spec
         self.cluster.resource["spec"] = {key: value for key, value in given.items() if value is not None}
         self.cluster.resource["metadata"]["generation"] += 1
+
+    def seen(self) -> tuple[Spec, Observed]:
+        """Spec and observation as the last reconcile had them."""
+        entry = self.scaler._entries[KEY]
+        return entry.spec, entry.observed
 
     @property
     def deployment(self) -> dict[str, Any]:

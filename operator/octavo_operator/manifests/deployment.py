@@ -14,13 +14,13 @@ _PROGRESS_MARGIN_SECONDS = 120
 
 
 def deployment(
-    resource: Manifest, spec: Spec, template: Manifest, *, revision: str, replicas: int, in_place: bool = False
+    resource: Manifest, template: Manifest, *, revision: str, replicas: int, in_place: bool = False
 ) -> Manifest:
     """The Deployment of engine pods.
 
     Args:
         template: of the pods, as it was rendered when the revision was new.
-        revision: what the template was rendered from, which may be older than `spec`.
+        revision: what the template was rendered from, which may be older than the spec.
         replicas: how many, decided elsewhere.
         in_place: an old pod stops before a new one starts; otherwise a new one serves before an old one goes.
     """
@@ -33,7 +33,7 @@ def deployment(
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": _progress_seconds(spec),
+            "progressDeadlineSeconds": _progress_seconds(template),
             "selector": {"matchLabels": names.selector_labels(resource["metadata"]["name"])},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _IN_PLACE if in_place else _SURGE},
             "template": template,
@@ -111,7 +111,8 @@ def _distinct(mounted: list[volumes.Mounted]) -> list[volumes.Mounted]:
     return list({volume["name"]: (volume, mount) for volume, mount in mounted}.values())
 
 
-def _progress_seconds(spec: Spec) -> int:
-    """A replica that fetches its model has as long for that as for loading it."""
-    seconds = spec.startup_seconds * (2 if spec.model.remote and spec.cache is None else 1)
-    return seconds + _PROGRESS_MARGIN_SECONDS
+def _progress_seconds(template: Manifest) -> int:
+    """As long as a replica may take to start; one that fetches its model has as long again for that."""
+    probe = template["spec"]["containers"][0].get("startupProbe", {})
+    seconds: int = probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)
+    return seconds * (2 if "initContainers" in template["spec"] else 1) + _PROGRESS_MARGIN_SECONDS

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from octavo_operator import names
 from octavo_operator.config import OperatorConfig, labels
 from octavo_operator.manifests.child import NETWORK_POLICY, Manifest, metadata
-from octavo_operator.spec import Spec
+from octavo_operator.spec import Model, Spec
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
@@ -60,8 +60,14 @@ class ManagementPeers:
         return [operator, prometheus, *({"ipBlock": {"cidr": cidr}} for cidr in self.addresses)]
 
 
-def network_policy(resource: Manifest, spec: Spec, peers: ManagementPeers) -> Manifest:
-    """The policy of the engine pods, and of the Jobs that check and load for them."""
+def network_policy(resource: Manifest, spec: Spec, peers: ManagementPeers, running: Model | None = None) -> Manifest:
+    """The policy of the engine pods, and of the Jobs that check and load for them.
+
+    Args:
+        running: the model of the replicas, where the spec already names another: new ones of them fetch it still.
+    """
+    models = [model for model in (spec.model, running) if model and model.remote]
+    stores = [rule for model in models for rule in store_egress(model)]
     labels_of_all = names.own_labels(resource["metadata"]["name"])
     del labels_of_all[names.SERVICE_LABEL]  # a Job's pods go without it
     return {
@@ -72,7 +78,7 @@ def network_policy(resource: Manifest, spec: Spec, peers: ManagementPeers) -> Ma
             "podSelector": {"matchLabels": labels_of_all},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [_api_ingress(spec), {"from": peers.rendered(), "ports": [_tcp(names.MANAGEMENT_PORT)]}],
-            "egress": [dns_egress(), *(store_egress(spec) if spec.model.remote else [])],
+            "egress": [dns_egress(), *(rule for at, rule in enumerate(stores) if rule not in stores[:at])],
         },
     }
 
@@ -88,9 +94,9 @@ def dns_egress() -> Manifest:
     }
 
 
-def store_egress(spec: Spec) -> list[Manifest]:
+def store_egress(model: Model) -> list[Manifest]:
     """The model's store: where its address says that it is, and for a store of the world also what it redirects to."""
-    host, port = _store(spec)
+    host, port = _store(model)
     if namespace := _cluster_namespace(host):
         # Behind a Service the pods listen on ports of their own choice.
         return [{"to": [_selected({_NAMESPACE_NAME: namespace}, {})]}]
@@ -103,9 +109,9 @@ def store_egress(spec: Spec) -> list[Manifest]:
     return [{"to": _ranges(_NO_STORE), "ports": [_tcp(number) for number in ports]}]
 
 
-def _store(spec: Spec) -> tuple[str, int]:
+def _store(model: Model) -> tuple[str, int]:
     """Host and port of the store; an empty host for one that the client knows by itself."""
-    named = spec.model.endpoint or (spec.model.source if spec.model.scheme in ("https", "oci") else "")
+    named = model.endpoint or (model.source if model.scheme in ("https", "oci") else "")
     address = urlsplit(named)
     return address.hostname or "", address.port or (_PLAIN_PORT if address.scheme == "http" else _TLS_PORT)
 

@@ -19,7 +19,7 @@ class Model(Part):
         min_length=8,
         max_length=1024,
         description="Where the checkpoint is. pvc://CLAIM/PATH reads a directory or GGUF file on a claim of the same "
-        "namespace (mounted read-only); file:///PATH reads a path inside the engine image. hf://ORG/NAME, "
+        "namespace (mounted read-only); file:///PATH reads a path inside the engine image. hf://ORG/NAME[/FILE.gguf], "
         "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://HOST/PATH and oci://REGISTRY/REPOSITORY[:TAG|@sha256:DIGEST] "
         "are fetched: by each replica, or once for all with spec.cache.",
         json_schema_extra=cel.MODEL_SOURCE,
@@ -43,7 +43,8 @@ class Model(Part):
     endpoint: str | None = Field(
         default=None,
         max_length=512,
-        description="Address of a hub mirror (hf://) or of an S3-compatible store (s3://), http:// or https://.",
+        description="Address of a mirror of the hub (hf://) or the registry (oci://), or of an S3-compatible store "
+        "(s3://): http://HOST[:PORT][/PATH] or https://...",
         json_schema_extra=cel.ENDPOINT,
     )
     served_name: str | None = Field(

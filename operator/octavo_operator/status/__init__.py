@@ -4,11 +4,11 @@
 or a person must act. Every reason is one word to act on; the message holds the cluster's own words.
 """
 
+from octavo_operator.checkpoint import Progress
 from octavo_operator.status.conditions import MODEL_REASONS
 from octavo_operator.status.document import describe, unreadable
 from octavo_operator.status.telemetry import (
     KEPT_DECISIONS,
-    Progress,
     QueueFigures,
     Telemetry,
     decision_record,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.autoscaling import Decision, Limit
+from octavo_operator.checkpoint import Progress
 
 KEPT_DECISIONS = 5
 
@@ -16,19 +17,6 @@ class QueueFigures:
 
     waiting: int = 0
     running: int = 0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the slowest fetch of the model is, in bytes; `total` is 0 while the source has not said."""
-
-    done: int = 0
-    total: int = 0
-
-    @property
-    def percent(self) -> int | None:
-        """Whole percents; None while the total is not known."""
-        return min(100, self.done * 100 // self.total) if self.total else None
 
 
 @dataclass(frozen=True)
