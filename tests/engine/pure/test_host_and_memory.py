@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from octavo_engine.errors import InsufficientMemory
-from octavo_engine.memory import CacheGeometry, device_cache_bytes, plan_blocks
+from octavo_engine.memory import (
+    HOST_RUNTIME_BYTES,
+    CacheGeometry,
+    check_host,
+    device_cache_bytes,
+    host_cache_bytes,
+    plan_blocks,
+)
 from octavo_engine.runtime import host
 
 GIB = 1024**3
@@ -82,3 +89,14 @@ def test_too_little_is_refused_with_the_value_that_fits(budget):
 
 def test_a_share_of_the_device_is_ours_less_what_we_took():
     assert device_cache_bytes(total=80 * GIB, utilization=0.9, taken_by_us=16 * GIB) == 56 * GIB
+
+
+def test_a_host_gives_a_quarter_unless_told_otherwise():
+    assert host_cache_bytes(limit=8 * GIB, wanted=None) == 2 * GIB
+    assert host_cache_bytes(limit=8 * GIB, wanted=123) == 123
+
+
+def test_weights_cache_and_the_process_share_the_containers_memory():
+    check_host(limit=HOST_RUNTIME_BYTES + 3 * GIB, weights=2 * GIB, cache=GIB)
+    with pytest.raises(InsufficientMemory, match=r"3\.50 GiB are needed \(2\.00 for weights, 1\.00 for the KV cache"):
+        check_host(limit=HOST_RUNTIME_BYTES + 3 * GIB - 1, weights=2 * GIB, cache=GIB)
