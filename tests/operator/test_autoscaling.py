@@ -36,6 +36,11 @@ def test_one_sample_over_the_target_is_noise():
     assert (decision.replicas, decision.reason) == (2, Reason.QUEUE_GROWTH)
 
 
+def test_one_sample_of_twice_the_target_is_none():
+    decision, _ = feed(State(target=1), replicas(1, waiting=9, running=2))
+    assert (decision.replicas, decision.reason) == (2, Reason.QUEUE_GROWTH)
+
+
 def test_replicas_on_their_way_are_capacity():
     decision, _ = feed(State(target=2), replicas(1, starting=1, waiting=9, waiting_full=9, running=8), times=10)
     assert decision.replicas == 2

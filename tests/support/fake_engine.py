@@ -39,18 +39,17 @@ FETCH_SECONDS = 4
 _FOUND = {"revision": COMMIT, "bytes": BYTES, "files": 3}
 _PROGRESS = {"phase": "fetching", "files_done": 1, "files_total": 3, "bytes_total": BYTES, "revision": COMMIT}
 
-STREAM_SECONDS = 15
-
-_STREAM = f"""#!/bin/busybox sh
-printf 'Content-Type: text/event-stream\\r\\n\\r\\n'
-for n in $(/bin/busybox seq {STREAM_SECONDS}); do echo "data: $n"; /bin/busybox sleep 1; done
+# An answer that goes on until `end_streams`.
+_STREAM = r"""#!/bin/busybox sh
+printf 'Content-Type: text/event-stream\r\n\r\n'
+until [ -e /tmp/end-streams ]; do echo "data: token"; /bin/busybox sleep 0.5; done
 echo "data: [DONE]"
 """
 
 # As process 1, the shell must ask for the signals it wants to die of. Told to end, it takes no new connections and lets
 # streams finish, as an engine does.
 _SCRIPT = f"""#!/bin/busybox sh
-streaming() {{ /bin/busybox pgrep -f token-stream > /dev/null; }}
+streaming() {{ /bin/busybox pidof token-stream > /dev/null; }}
 drain() {{ [ -z "$server" ] || kill "$server"; while streaming; do /bin/busybox sleep 0.2; done; exit 0; }}
 trap drain TERM INT
 all="$*"
@@ -106,6 +105,11 @@ def set_load(kubectl: Kubectl, namespace: str, pod: str, document: object) -> No
     write = "/bin/busybox cat > /tmp/www/next && /bin/busybox mv /tmp/www/next /tmp/www/load"
     command = ["/bin/busybox", "sh", "-c", write]
     kubectl("exec", "-i", "-n", namespace, pod, "--", *command, stdin=json.dumps(document))
+
+
+def end_streams(kubectl: Kubectl, namespace: str, pod: str) -> None:
+    """Lets the pod's streams, which `/cgi-bin/token-stream` begins, come to their regular end."""
+    kubectl("exec", "-n", namespace, pod, "--", "/bin/busybox", "sh", "-c", ": > /tmp/end-streams")
 
 
 def busy(waiting: int, running: int = 4) -> dict[str, object]:

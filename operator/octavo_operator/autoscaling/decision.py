@@ -57,12 +57,14 @@ def _follow_load(state: State, fleet: Fleet, inputs: Inputs, limits: Limits, now
 
 def _wanted(state: State, inputs: Inputs, limits: Limits) -> tuple[int, Reason]:
     """The largest of what concurrency, a growing queue, and rates ask for, within the bounds."""
-    depth, silent = limits.queue_depth, inputs.without_data
-    held = inputs.running + min(inputs.waiting, inputs.visible * depth)
-    wanted, reason = silent + math.ceil(held / (inputs.capacity + depth)), Reason.CONCURRENCY
-    if inputs.waiting > inputs.visible * depth and not _clears_in_time(inputs):
-        # Replicas on their way are the answer to the queue that called them; only ready ones are evidence for more.
-        if state.overloaded_samples >= 2 and not inputs.starting and inputs.replicas + 1 > wanted:
+    allowed, silent = inputs.visible * limits.queue_depth, inputs.without_data
+    held = inputs.running + min(inputs.waiting, allowed)
+    wanted, reason = silent + math.ceil(held / (inputs.capacity + limits.queue_depth)), Reason.CONCURRENCY
+    if inputs.waiting > allowed and not _clears_in_time(inputs):
+        # One sample a little over the target is noise. Replicas on their way are the answer to the queue that called
+        # them; only ready ones are evidence for more.
+        lasting = state.overloaded_samples >= 2 or inputs.waiting > 2 * allowed
+        if lasting and not inputs.starting and inputs.replicas + 1 > wanted:
             wanted, reason = inputs.replicas + 1, Reason.QUEUE_GROWTH
         if inputs.throughput:
             horizon = max(limits.objective_seconds, inputs.load_seconds)
@@ -81,7 +83,7 @@ def _clears_in_time(inputs: Inputs) -> bool:
 
 def _kept(inputs: Inputs) -> int:
     """The fewest replicas that the smoothed load leaves below `SHRINK_LOAD`; a silent one counts as full."""
-    by_places = (inputs.concurrency + inputs.without_data * inputs.capacity) / inputs.capacity
+    by_places = (inputs.mean_running + inputs.without_data * inputs.capacity) / inputs.capacity
     by_rate = 0.0
     if inputs.throughput:
         by_rate = inputs.completions_per_second / inputs.throughput + inputs.without_data

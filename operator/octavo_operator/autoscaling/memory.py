@@ -10,7 +10,7 @@ from octavo_operator.autoscaling.values import DEFAULT_CAPACITY, STEP_SECONDS, D
 BACKLOG_SECONDS = 30.0  # throughput is believed after a backlog this long
 BELIEVED_SECONDS = 1800.0  # and for this long after the last one: by then other requests may come
 ARRIVALS_SECONDS = 10.0  # time constants of what is smoothed
-CONCURRENCY_SECONDS = 60.0
+RUNNING_SECONDS = 60.0
 DRAINED = 0.9  # of the longest queue: below it the queue is draining
 GAP_SECONDS = 60.0  # after a longer silence nothing is known of the time between
 
@@ -40,7 +40,6 @@ class State:
     arrivals: float = 0.0  # per second, smoothed
     completions: float = 0.0  # per second, smoothed
     running: float = 0.0  # smoothed
-    concurrency: float = 0.0  # running and waiting, smoothed
     peak_waiting: int = 0  # most waiting since some wait
     peak_arrivals: float = 0.0  # highest rate until the queue began to drain
     overloaded_samples: int = 0
@@ -94,7 +93,7 @@ def measured(state: State, fleet: Fleet, limits: Limits, now: float) -> tuple[In
         throughput=_believed(state, state.capacity or float(ceiling), running, now),
         arrivals_per_second=state.peak_arrivals,
         completions_per_second=state.completions,
-        concurrency=state.concurrency,
+        mean_running=state.running,
         load_seconds=state.load_seconds,
         oldest_wait_seconds=max((load.oldest_wait_seconds for load in loads.values()), default=0.0),
     )
@@ -138,7 +137,7 @@ def _learn(state: State, loads: dict[str, Load]) -> State:
 
 
 def _smoothed(state: State, loads: dict[str, Load], now: float) -> State:
-    """Rates and concurrency with this sample in them.
+    """Rates and running requests with this sample in them.
 
     A queue that is full admits as many as are completed, and clients that wait send nothing: while it does not drain,
     arrivals are at least what they were before.
@@ -146,7 +145,7 @@ def _smoothed(state: State, loads: dict[str, Load], now: float) -> State:
     running = float(sum(load.running for load in loads.values()))
     waiting = sum(load.waiting for load in loads.values())
     if state.seen is None:
-        return replace(state, running=running, concurrency=running + waiting)
+        return replace(state, running=running)
     known = [(state.tracks[name], load) for name, load in loads.items() if name in state.tracks]
     known = [(before, load) for before, load in known if not _restarted(before, load)]
     came = sum(load.arrivals_total - before.arrivals for before, load in known)
@@ -155,7 +154,7 @@ def _smoothed(state: State, loads: dict[str, Load], now: float) -> State:
     # What Poisson arrivals exceed by chance is taken off; what remains is there now, and is not smoothed away.
     certain = (came - math.sqrt(came)) / passed
     draining = waiting < DRAINED * state.peak_waiting or (ended and not came)
-    fast, slow = (1 - math.exp(-passed / constant) for constant in (ARRIVALS_SECONDS, CONCURRENCY_SECONDS))
+    fast, slow = (1 - math.exp(-passed / constant) for constant in (ARRIVALS_SECONDS, RUNNING_SECONDS))
     arrivals = state.arrivals + fast * (came / passed - state.arrivals)
     return replace(
         state,
@@ -164,7 +163,6 @@ def _smoothed(state: State, loads: dict[str, Load], now: float) -> State:
         peak_waiting=max(waiting, state.peak_waiting) if waiting else 0,
         completions=state.completions + slow * (ended / passed - state.completions),
         running=state.running + slow * (running - state.running),
-        concurrency=state.concurrency + slow * (running + waiting - state.concurrency),
     )
 
 
@@ -173,7 +171,7 @@ def _believed(state: State, capacity: float, running: int, now: float) -> float 
     if state.throughput is not None and now - state.throughput_at <= BELIEVED_SECONDS:
         return state.throughput or None
     # Completions lag behind a load that has just begun: they tell once those that run have been exchanged twice.
-    if state.completions * CONCURRENCY_SECONDS <= 2 * max(state.running, running):
+    if state.completions * RUNNING_SECONDS <= 2 * max(state.running, running):
         return None
     return capacity * state.completions / state.running
 

@@ -112,7 +112,7 @@ class Inputs:
         throughput: completions per second of a full replica: measured, or estimated from how long requests run.
         arrivals_per_second: smoothed over seconds; while requests queue, the highest since the queue began.
         completions_per_second: smoothed over a minute.
-        concurrency: requests running and waiting, smoothed over a minute.
+        mean_running: requests running, smoothed over a minute.
     """
 
     waiting: int = 0
@@ -124,7 +124,7 @@ class Inputs:
     throughput: float | None = None
     arrivals_per_second: float = 0.0
     completions_per_second: float = 0.0
-    concurrency: float = 0.0
+    mean_running: float = 0.0
     load_seconds: float = 60.0
     oldest_wait_seconds: float = 0.0
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import subprocess
+import threading
 import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
 
 import fake_engine
-from cluster_tools import Kubectl, wait_for
+from cluster_tools import Kubectl, create, wait_for
+from node import config
 from operator_process import Services
+
+log = logging.getLogger(__name__)
+
+WINDOW_SECONDS = 10  # of decreases, for these tests' operator
 
 
 def desired(services: Services, name: str) -> int:
@@ -16,59 +29,156 @@ def desired(services: Services, name: str) -> int:
     return count
 
 
-def test_a_growing_queue_adds_a_replica_and_an_empty_one_takes_it_back(kubectl: Kubectl, services: Services) -> None:
-    services.apply("grows", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2})
+class Stream:
+    """A client that reads a slow answer of one replica from begin to end."""
+
+    def __init__(self, services: Services, pod: str) -> None:
+        document = services.get("pod", pod)
+        assert document is not None
+        self._url = f"http://{document['status']['podIP']}:8001/cgi-bin/token-stream"
+        self.lines: list[str] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        wait_for(lambda: self.lines, 10, "the stream's first line")
+
+    def _read(self) -> None:
+        with urllib.request.urlopen(self._url, timeout=120) as answer:
+            for line in answer:
+                self.lines.append(line.decode().strip())
+
+    def finish(self) -> list[str]:
+        """All lines, once the stream has ended."""
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.lines
+
+
+@pytest.fixture
+def one_gpu(cluster: config.Settings) -> Iterator[None]:
+    """The node claims one accelerator."""
+    if cluster.kubeconfig is not None:
+        pytest.skip("another cluster's nodes are not ours to change")
+    for count in ("1", "0"):
+        subprocess.run([config.HACK / "cluster", "gpus", count], check=True, capture_output=True, timeout=60)
+        if count == "1":
+            yield
+
+
+def test_up_within_ten_seconds_and_down_without_cutting_a_stream(kubectl: Kubectl, services: Services) -> None:
+    services.apply("grows", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2}, drainSeconds=90)
     services.wait_ready("grows")
     (first,) = services.pods("grows")
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=9))
-    started = time.monotonic()
+    grown = time.monotonic()
     wait_for(lambda: desired(services, "grows") == 2, 10, "the second replica")
-    assert time.monotonic() - started < 10
+    log.info("from the queue's growth to the Deployment's count: %.1f s", time.monotonic() - grown)
     document = services.wait_ready("grows", replicas=2)
     (decision,) = document["status"]["scaling"]["decisions"]
     assert (decision["fromReplicas"], decision["toReplicas"]) == (1, 2)
     assert "9 waiting" in decision["message"]
 
+    # The older one is busier: the younger one is to go, and the stream that is open there may finish.
     (second,) = set(services.pods("grows")) - {first}
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=0, running=1))
-    wait_for(lambda: desired(services, "grows") == 1, 40, "one replica less")
-    wait_for(lambda: services.pods("grows") == [first], 30, "the end of the least busy replica")
-    assert second not in services.pods("grows")
+    stream = Stream(services, second)
+    wait_for(lambda: desired(services, "grows") == 1, 90, "one replica less")
+    wait_for(lambda: services.pods("grows") == [first], 30, "the end of the least busy replica to begin")
+    told = len(stream.lines)
+    wait_for(lambda: len(stream.lines) > told + 20, 60, "tokens well after the pod was told to end")
+    fake_engine.end_streams(kubectl, services.namespace, second)
+    assert stream.finish()[-1] == "data: [DONE]"
+    wait_for(lambda: services.get("pod", second) is None, 30, "the pod's end after its stream's")
 
 
-def test_garbage_holds_the_count_and_is_told(kubectl: Kubectl, services: Services) -> None:
-    services.apply("garbage", autoscaling={"maxReplicas": 3, "minReplicas": 2})
-    services.wait_ready("garbage", replicas=2)
-    for pod in services.pods("garbage"):
+def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Kubectl, services: Services) -> None:
+    services.apply("silent", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2})
+    services.wait_ready("silent")
+    (first,) = services.pods("silent")
+    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=9))
+    services.wait_ready("silent", replicas=2)
+    fake_engine.set_load(kubectl, services.namespace, first, {"running": "NaN"})
+    condition = services.wait_condition("silent", "MetricsAvailable", "SomeReplicasSilent")
+    assert condition["status"] == "False"
+    assert first in condition["message"]
+    for pod in services.pods("silent"):
         fake_engine.set_load(kubectl, services.namespace, pod, {"running": "NaN"})
-    condition = services.wait_condition("garbage", "MetricsAvailable", "NoData")
+    condition = services.wait_condition("silent", "MetricsAvailable", "NoData")
     assert "held" in condition["message"]
-    assert desired(services, "garbage") == 2
+    held_until = time.monotonic() + 2 * WINDOW_SECONDS
+    while time.monotonic() < held_until:
+        assert desired(services, "silent") == 2
+        time.sleep(1)
+    for pod in services.pods("silent"):
+        fake_engine.set_load(kubectl, services.namespace, pod, fake_engine.IDLE)
+    services.wait_condition("silent", "MetricsAvailable", "AllReplicasReport")
+    wait_for(lambda: desired(services, "silent") == 1, 60, "one replica less, now that idleness is known")
 
 
-def test_an_unschedulable_replica_limits_scaling(kubectl: Kubectl, services: Services) -> None:
-    # One such pod fits a node of this memory, two do not.
-    nodes = kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.allocatable.memory}")
-    half = int(nodes.removesuffix("Ki")) * 55 // 100
-    resources = {"requests": {"memory": f"{half}Ki"}}
-    services.apply("limited", autoscaling={"maxReplicas": 4, "targetQueueDepth": 1}, resources=resources)
+def test_a_replica_without_an_accelerator_limits_scaling(kubectl: Kubectl, services: Services, one_gpu: None) -> None:
+    scale = {"maxReplicas": 4, "targetQueueDepth": 1}
+    services.apply("limited", autoscaling=scale, resources={"limits": {"nvidia.com/gpu": "1"}}, rollout="InPlace")
     services.wait_ready("limited")
     (first,) = services.pods("limited")
-    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=40))
+    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=3))
     condition = services.wait_condition("limited", "ScalingLimited", "PodsUnschedulable")
     assert condition["status"] == "True"
+    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=40))
+    time.sleep(5)  # several samples of a queue that asks for more
     assert desired(services, "limited") == 2
     assert services.condition("limited", "Ready")["status"] == "True"
-    kubectl("delete", "osvc", "limited", "-n", services.namespace)
+    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.IDLE)
+    wait_for(lambda: desired(services, "limited") == 1, 60, "the pending replica to be given up")
+    wait_for(lambda: services.pods("limited") == [first], 30, "the serving replica to be the one that stays")
+    services.wait_condition("limited", "ScalingLimited", "NotLimited")
+    services.delete("limited")
 
 
-def test_mode_external_leaves_the_count_to_the_scale_subresource(kubectl: Kubectl, services: Services) -> None:
-    services.apply("external", replicas=1, autoscaling={"mode": "External"})
+def burn(kubectl: Kubectl, namespace: str, pod: str) -> None:
+    """Lets a pod use all the processor time it may have, until the file /tmp/calm is there."""
+    loop = "until [ -e /tmp/calm ]; do for n in $(/bin/busybox seq 2000); do :; done; done"
+    kubectl("exec", "-n", namespace, pod, "--", "/bin/busybox", "sh", "-c", f"({loop}) > /dev/null 2>&1 &")
+
+
+def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, services: Services) -> None:
+    """The autoscaler writes spec.replicas through /scale; the operator follows, and writes nothing of its own there."""
+    wait_for(
+        lambda: '"resources"' in kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1", check=False),
+        60,
+        "the metrics API (hack/cluster addon metrics-server)",
+    )
+    resources = {"requests": {"cpu": "50m"}, "limits": {"cpu": "100m"}}
+    services.apply("external", replicas=1, autoscaling={"mode": "External"}, resources=resources)
     services.wait_ready("external")
     (first,) = services.pods("external")
+    burn(kubectl, services.namespace, first)
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=99))
-    kubectl("scale", "osvc/external", "-n", services.namespace, "--replicas=2")
-    services.wait_ready("external", replicas=2)
-    scale = kubectl("get", "--raw", f"/apis/octavo.dev/v1alpha1/namespaces/{services.namespace}"
-                    "/inferenceservices/external/scale")  # fmt: skip
-    assert '"selector":"octavo.dev/service=external"' in scale
+    create(kubectl, horizontal_pod_autoscaler(services.namespace, "external", maximum=2))
+    wait_for(lambda: desired(services, "external") == 2, 150, "the autoscaler's second replica")
+    document = services.wait_ready("external", replicas=2)
+    assert document["spec"]["replicas"] == 2
+    assert "octavo-operator" not in {
+        entry["manager"] for entry in document["metadata"]["managedFields"] if entry.get("subresource") != "status"
+    }
+    assert services.condition("external", "ScalingLimited") == {}, "the limits are the autoscaler's"
+
+    patch = json.dumps({"spec": {"maxReplicas": 1}})
+    kubectl("patch", "hpa", "external", "-n", services.namespace, "--type=merge", "-p", patch)
+    wait_for(lambda: desired(services, "external") == 1, 60, "the autoscaler to take it back")
+    services.wait_ready("external")
+    kubectl("delete", "hpa", "external", "-n", services.namespace)
+    kubectl("scale", "osvc/external", "-n", services.namespace, "--replicas=0")
+    wait_for(lambda: services.condition("external", "Ready").get("reason") == "ScaledToZero", 30, "no replica by hand")
+
+
+def horizontal_pod_autoscaler(namespace: str, name: str, maximum: int) -> dict[str, object]:
+    """By processor time, as examples/hpa.yaml has it."""
+    target = {"apiVersion": "octavo.dev/v1alpha1", "kind": "InferenceService", "name": name}
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
+    spec = {
+        "scaleTargetRef": target,
+        "minReplicas": 1,
+        "maxReplicas": maximum,
+        "metrics": [{"type": "Resource", "resource": cpu}],
+    }
+    head = {"name": name, "namespace": namespace}
+    return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": head, "spec": spec}
