@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -66,7 +67,7 @@ def comparable(item: Object, name: str, uid: str) -> Object:
         kept["spec"] = {key: value for key, value in kept["spec"].items() if not key.startswith("clusterIP")}
     if "data" in kept:  # a ConfigMap; items of a list do not say their kind
         kept["data"] = _active_template(kept["data"])
-    text = json.dumps(kept, sort_keys=True).replace(uid, "UID").replace(name, "NAME")
+    text = re.sub(rf"\b{re.escape(name)}\b", "NAME", json.dumps(kept, sort_keys=True)).replace(uid, "UID")
     made: Object = json.loads(text)
     return made
 
