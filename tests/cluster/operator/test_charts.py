@@ -119,8 +119,8 @@ class Installation:
         releases.helm("upgrade", "--install", NAME, chart, "--namespace", self.namespace, "--reset-values", *flags)
 
     def rolled_out(self) -> None:
-        rollout = ("rollout", "status", f"deployment/{NAME}", "-n", self.namespace, "--timeout=90s")
-        answer = self._kubectl(*rollout, check=False, timeout=100)
+        rollout = ("rollout", "status", f"deployment/{NAME}", "-n", self.namespace, "--timeout=120s")
+        answer = self._kubectl(*rollout, check=False, timeout=130)
         assert "successfully rolled out" in answer, answer + self.log()
 
     def log(self) -> str:
@@ -145,11 +145,19 @@ class Installation:
         with urllib.request.urlopen(f"http://{address}:8001/readyz", timeout=5) as answer:
             return bool(answer.status == 200)
 
-    def acts(self, name: str, timeout: float = 60) -> None:
+    def acts(self, name: str, timeout: float = 120) -> None:
         """An operator is at work: a new service comes up and is sampled."""
         self.services.apply(name)
-        self.services.wait_ready(name, timeout=timeout)
-        wait_for(lambda: self.services.condition(name, "MetricsAvailable").get("status") == "True", 30, "a sample")
+
+        def sampled() -> bool:
+            serves = self.services.condition(name, "Ready").get("status") == "True"
+            return serves and self.services.condition(name, "MetricsAvailable").get("status") == "True"
+
+        try:
+            wait_for(sampled, timeout, f"{name}: ready and sampled")
+        except pytest.fail.Exception as error:
+            status = (self.services.get("osvc", name) or {}).get("status")
+            pytest.fail(f"{error}\n{json.dumps(status, indent=2)}\n{self.log()}", pytrace=False)
 
 
 @pytest.fixture(scope="module")
