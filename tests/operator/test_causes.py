@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from octavo_operator.causes import Cause, job_cause, pod_cause, unexplained, workload_cause
+from octavo_operator.causes import (
+    ENGINE_REASONS,
+    RUN_REASONS,
+    UNSCHEDULABLE,
+    Cause,
+    job_cause,
+    pod_cause,
+    unexplained,
+    workload_cause,
+)
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -245,3 +254,10 @@ def test_a_job_that_may_still_pass_tells_what_its_pod_waits_for():
 
 def test_a_job_without_pods_and_events_has_said_nothing():
     assert job_cause({"metadata": {"name": "j"}, "status": {}}, []) is None
+
+
+def test_every_reason_is_in_the_documentation():
+    documented = (Path(__file__).parents[2] / "docs" / "OPERATOR.md").read_text()
+    reasons = {case[0] for case in EXPECTED.values()} | {case[1] for case in SPOKEN}
+    for reason in sorted(reasons | {*ENGINE_REASONS, *RUN_REASONS, *UNSCHEDULABLE}):
+        assert f"`{reason}`" in documented, reason
