@@ -274,7 +274,7 @@ def assert_owners(live: Object) -> None:
 
 def test_the_operator_manages_nothing_but_status(kubectl: Kubectl, services: Services) -> None:
     services.apply("owned")
-    services.wait_ready("owned")
+    services.wait_ready("owned", timeout=120)
     owners = {(item["manager"], item.get("subresource")) for item in managed(services, "owned")}
     assert owners == {("kubectl", None), ("octavo-operator", "status")}
     for kind in ("deployment", "service", "networkpolicy", "serviceaccount", "configmap", "poddisruptionbudget"):
@@ -300,3 +300,17 @@ def test_labels_of_a_tool_stay_on_the_parent(kubectl: Kubectl, services: Service
     text = json.dumps(child)
     assert "argocd" not in text
     assert "toolkit.fluxcd" not in text
+
+
+def test_a_count_that_an_autoscaler_wrote_outlives_its_removal_from_git(kubectl: Kubectl, services: Services) -> None:
+    git = ("apply", "--server-side", "--field-manager=git", "-f", "-")
+    with_count = services.manifest("given", replicas=0, autoscaling={"mode": "External"})
+    without = services.manifest("given", autoscaling={"mode": "External"})
+    assert "needs spec.replicas" in kubectl(*git, stdin=json.dumps(without), check=False)
+    kubectl(*git, stdin=json.dumps(with_count))
+    kubectl("scale", "osvc/given", "-n", services.namespace, "--replicas=2")
+    assert "conflict" in kubectl(*git, stdin=json.dumps(with_count), check=False)
+    kubectl(*git, stdin=json.dumps(without))
+    live = services.get("osvc", "given")
+    assert live is not None
+    assert live["spec"]["replicas"] == 2
