@@ -12,11 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from octavo_engine.async_engine import SHUTTING_DOWN
-from octavo_engine.batch import Batch
-from octavo_engine.errors import Draining
 from octavo_engine.pulse import Phase
-from octavo_engine.request import FinishReason, RejectReason, Sampled
+from octavo_engine.request import FinishReason, RejectReason
 from octavo_engine.server import connections
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import SCRIPT, WINDOW, ScriptedServer, scripted_server, until
@@ -249,29 +246,6 @@ def test_connections_are_given_up_while_others_wait_and_kept_otherwise(tokenizer
         assert "connection" not in client.get("/health").headers
         for connection in queued:
             connection.close()
-
-
-def test_new_work_is_refused_and_running_streams_are_told_when_the_drain_runs_out(server: ScriptedServer) -> None:
-    run = server.model.run
-
-    def run_one_step(batch: Batch) -> list[Sampled]:
-        sampled = run(batch)
-        server.model.gate.clear()
-        return sampled
-
-    server.model.run = run_one_step  # type: ignore[method-assign]
-    with server.client as client:
-        body = {"model": "scripted", "messages": QUESTION, "stream": True, "ignore_eos": True}
-        with client.stream("POST", CHAT, json=body) as reply:
-            pieces = reply.iter_text()
-            next(pieces)
-            server.engine._refusal = Draining(SHUTTING_DOWN)
-            refused = server.post(CHAT, messages=QUESTION)
-            assert (refused.status_code, refused.headers["connection"]) == (503, "close")
-            assert "retry-after" in refused.headers
-            server.call(server.engine.drain(0))
-            last = [event for event in "".join(pieces).split("\n\n") if event][-1]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "interrupted"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -25,7 +25,7 @@ from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
-from octavo_engine.server.listeners import api_listener, bind, url_of
+from octavo_engine.server.listeners import Listener, api_listener, bind, url_of
 from octavo_engine.tokenizer import Tokenizer
 
 SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
@@ -99,6 +99,7 @@ class ScriptedServer:
     model: ScriptedModel
     recorder: Recorder
     call: Callable[[Any], Any]  # runs a coroutine on the server's loop
+    listener: Listener
 
     @property
     def client(self) -> httpx.Client:
@@ -170,16 +171,16 @@ def scripted_server(
     )
     async_engine.start()
     lifecycle.serving()
-    with _running(context, bind("--port", "127.0.0.1", 0)) as (url, call):
+    with _running(context, bind("--port", "127.0.0.1", 0)) as (url, call, listener):
         try:
-            yield ScriptedServer(url, context, async_engine, model, recorder, call)
+            yield ScriptedServer(url, context, async_engine, model, recorder, call, listener)
         finally:
             model.gate.set()
             async_engine.stop()
 
 
 @contextmanager
-def _running(context: Context, bound: socket.socket) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+def _running(context: Context, bound: socket.socket) -> Iterator[tuple[str, Callable[[Any], Any], Listener]]:
     url, listener, loop = url_of(bound), api_listener(build_app(context)), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="test-server", daemon=True)
     thread.start()
@@ -189,7 +190,7 @@ def _running(context: Context, bound: socket.socket) -> Iterator[tuple[str, Call
 
     try:
         call(listener.start(bound, on_end=lambda: None))
-        yield url, call
+        yield url, call, listener
     finally:
         call(listener.stop())
         loop.call_soon_threadsafe(loop.stop)
