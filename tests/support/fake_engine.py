@@ -61,6 +61,9 @@ case "$all" in
 *--model=/missing*|*--source=hf://fake/missing*) end 2 "ModelNotFound: there is no such model";;
 *--max-num-seqs=666*) end 2 "InvalidConfiguration: --max-num-seqs must not be 666";;
 serve*--model=/crash*) echo "Traceback (most recent call last)"; exit 1;;
+serve*--model=/leaks*)
+    key="$(/bin/busybox cat /etc/octavo/keys/api-keys)"
+    echo "GET https://user:$key@hub.example/m?X-Amz-Signature=$key: 401 for Authorization: Bearer $key"; exit 1;;
 serve*--model=/memory*) exec /bin/busybox tail /dev/zero;;
 serve*--model=/never*) /bin/busybox sleep 600 & wait;;
 esac

@@ -46,14 +46,19 @@ def all_applied(kubectl: Kubectl, shared: tuple[Services, object]) -> None:
     services = shared[0]
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
     for kind, name, content in [
-        ("Secret", "keys", {"stringData": {"present": "x"}}),
+        ("Secret", "keys", {"stringData": {"present": "x", "marked": MARKER}}),
         ("PersistentVolumeClaim", "unbound", {"spec": claim}),
         ("ResourceQuota", "rare", {"spec": {"hard": {"requests.example.com/rare": "0"}}}),
     ]:
         create(kubectl, {"apiVersion": "v1", "kind": kind, "metadata": services.head(name), **content})
-    services.apply_all({name: spec for name, spec, _, _ in CASES} | {"never": NEVER})
+    services.apply_all({name: spec for name, spec, _, _ in CASES} | {"never": NEVER, "leaks": LEAKS})
 
 
+MARKER = "m4rk3rOfASecretThatNobodyMayRead"
+LEAKS = {
+    "model": {"source": "file:///leaks"},
+    "auth": {"apiKeySecretRef": {"name": "keys", "key": "marked"}},
+}
 NEVER = {"model": {"source": "file:///never"}, "startupSeconds": 30}
 
 
@@ -117,6 +122,19 @@ def test_services_in_trouble_cost_no_writes(services: Services) -> None:
     end = time.monotonic() + 15
     wait_for(lambda: time.monotonic() > end, 20, "fifteen seconds")
     assert versions() == before
+
+
+def test_no_credential_travels(kubectl: Kubectl, services: Services, operator: OperatorProcess) -> None:
+    """An engine that prints a Secret's content as it dies: none of it reaches what Octavo writes."""
+    condition = services.wait_condition("leaks", "Stalled", "CrashLoop", timeout=60)
+    assert "hub.example" in condition["message"]
+    kinds = "osvc,deployments,jobs,configmaps,services,networkpolicies,serviceaccounts,poddisruptionbudgets"
+    ours = kubectl("get", kinds, "-n", services.namespace, "-o", "json")
+    events = json.loads(kubectl("get", "events", "-n", services.namespace, "-o", "json"))["items"]
+    told = [item for item in events if item["source"].get("component") == "octavo-operator"]
+    assert any(item["involvedObject"]["name"] == "leaks" for item in told)
+    for text in (ours, json.dumps(told), operator.log()):
+        assert MARKER not in text
 
 
 def test_describe_shows_what_happened(kubectl: Kubectl, services: Services) -> None:
