@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from cluster_tools import Kubectl, wait_for
 from node import config
 from operator_process import OperatorProcess, Services
+from story import Story
 
 ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
 
@@ -25,68 +25,6 @@ def one_gpu(cluster: config.Settings) -> Iterator[None]:
         subprocess.run([config.HACK / "cluster", "gpus", count], check=True, capture_output=True, timeout=60)
         if count == "1":
             yield
-
-
-class Story:
-    """One service on its way through revisions."""
-
-    def __init__(self, services: Services, name: str, **spec: Any) -> None:
-        self.services, self.name = services, name
-        self.spec: dict[str, Any] = {}
-        self.change(**spec)
-
-    def change(self, **spec: Any) -> None:
-        """The user sets fields; None removes one."""
-        self.spec = {key: value for key, value in (self.spec | spec).items() if value is not None}
-        self.services.apply(self.name, **self.spec)
-
-    def status(self) -> dict[str, Any]:
-        """The status, once it speaks of the spec as it is; empty before."""
-        document = self.services.get("osvc", self.name) or {"metadata": {"generation": 0}}
-        status: dict[str, Any] = document.get("status", {})
-        return status if status.get("observedGeneration") == document["metadata"]["generation"] else {}
-
-    def reaches(self, phase: str, timeout: float = 60) -> dict[str, Any]:
-        """Polls until the spec's revision has come so far; returns the status."""
-
-        def there() -> dict[str, Any] | None:
-            status = self.status()
-            return status if status.get("rollout", {}).get("phase") == phase else None
-
-        return wait_for(there, timeout, f"{self.name} to be {phase}")
-
-    def serves(self, timeout: float = 60) -> set[str]:
-        """Polls until the rollout is over and its replicas alone are there; returns their names."""
-        self.reaches("Complete", timeout)
-        self.services.wait_ready(self.name, self.spec.get("replicas", 1), timeout)
-        return self.pods()
-
-    def stalls(self, reason: str, timeout: float = 60) -> str:
-        """Polls until the spec is refused for a reason; returns the words."""
-        self.reaches("Refused", timeout)
-        message: str = self.services.wait_condition(self.name, "Stalled", reason, timeout)["message"]
-        return message
-
-    def pods(self) -> set[str]:
-        """Engine pods that are not going."""
-        return set(self.services.pods(self.name))
-
-    def jobs(self) -> list[str]:
-        """Names of the service's Jobs."""
-        jobs = self.services.all_of("jobs").values()
-        return [job["metadata"]["name"] for job in jobs if job["metadata"]["labels"]["octavo.dev/service"] == self.name]
-
-    def ends(self) -> None:
-        """The user deletes the service; what its replicas held is free again."""
-        self.services.delete(self.name)
-        wait_for(lambda: not self.pods(), 60, f"the end of {self.name}'s replicas")
-
-    def container(self) -> dict[str, Any]:
-        """The engine's container in the Deployment."""
-        deployment = self.services.get("deployment", self.name)
-        assert deployment is not None
-        container: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
-        return container
 
 
 def test_one_accelerator_is_enough_for_every_change(services: Services, one_gpu: None) -> None:
