@@ -141,16 +141,19 @@ class Observed:
         return self.workload is not None and self.workload.rolling
 
     @property
-    def unexplained(self) -> bool:
-        """Something waits for what only Events tell, and no change of a watched object will announce its end."""
-        waiting = any(job.outcome is Outcome.RUNNING and not job.pods for job in self.jobs)
-        return waiting or any(pod.unexplained for pod in (*self.pods, *(pod for job in self.jobs for pod in job.pods)))
+    def unexplained(self) -> tuple[Pod | Job, ...]:
+        """What waits for something that only Events tell, so that no change of a watched object will announce it."""
+        podless = [job for job in self.jobs if job.outcome is Outcome.RUNNING and not job.pods]
+        return (*podless, *(pod for pod in self._everywhere if pod.unexplained))
 
     @property
     def fetching(self) -> tuple[Pod, ...]:
         """Pods, of replicas and of Jobs, in which a model is being fetched."""
-        everywhere = (*self.pods, *(pod for job in self.jobs for pod in job.pods))
-        return tuple(pod for pod in everywhere if pod.fetching and pod.ip)
+        return tuple(pod for pod in self._everywhere if pod.fetching and pod.ip)
+
+    @property
+    def _everywhere(self) -> tuple[Pod, ...]:
+        return (*self.pods, *(pod for job in self.jobs for pod in job.pods))
 
     def job(self, purpose: Purpose, revision: str) -> Job | None:
         """The Job of a revision."""

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 10.0
 """Objects of others are not watched: nothing tells when one that is in the way goes."""
-SILENT_SECONDS = 5.0
-"""Events are not watched either: nothing tells when one says at last what a pod waits for."""
+SILENT_SECONDS, TOLD_SECONDS = 5.0, 30.0
+"""Events are not watched either: nothing tells when one says at last what a pod waits for, or says something else."""
 
 
 class Api(Protocol):
@@ -93,7 +93,7 @@ class Reconciler:
         await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)])
         if failures:
             raise failures[0]
-        return BLOCKED_SECONDS if plan.blocked else SILENT_SECONDS if observed.unexplained else None
+        return _look_again(plan, observed)
 
     async def _execute(self, key: Key, plan: Plan) -> list[ApiError]:
         """Does every step; one that fails stops none of the others."""
@@ -118,6 +118,15 @@ class Reconciler:
         if wanted != before:
             await self._api.write_status(resource, wanted)
         await self._events.tell(resource, [*notes.changes(before, wanted), *told])
+
+
+def _look_again(plan: Plan, observed: Observed) -> float | None:
+    if plan.blocked:
+        return BLOCKED_SECONDS
+    silent = observed.unexplained
+    if not silent:
+        return None
+    return TOLD_SECONDS if all(item.cause for item in silent) else SILENT_SECONDS
 
 
 def _put_back(plan: Plan) -> list[Note]:

@@ -8,7 +8,7 @@ from octavo_operator.errors import Refused, Retryable
 from octavo_operator.events import EVENTS_PER_SERVICE, REPEAT_SECONDS, Recorder, event
 from octavo_operator.manifests import DEPLOYMENT, SERVICE
 from octavo_operator.notes import Note, changes, left_alone, put_back
-from octavo_operator.reconcile import SILENT_SECONDS
+from octavo_operator.reconcile import SILENT_SECONDS, TOLD_SECONDS
 from operator_samples import NOW, pod, resource
 from operator_world import KEY
 from operator_world import World as OperatorWorld
@@ -257,3 +257,8 @@ async def test_what_only_events_will_tell_is_looked_at_again():
     ]
     world.cluster.pods = [pod(phase="Pending", conditions=conditions)]
     assert await world.reconciler.reconcile(KEY) == SILENT_SECONDS
+    killed = {"name": "engine", "lastState": {"terminated": {"exitCode": 0}}, "restartCount": 3}
+    killed["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    scheduled = [{"type": "PodScheduled", "status": "True"}]
+    world.cluster.pods = [pod(conditions=scheduled, containerStatuses=[killed])]
+    assert await world.reconciler.reconcile(KEY) == TOLD_SECONDS, "a cause is known: another may follow, without haste"
