@@ -86,7 +86,7 @@ MODEL = _rules(
         "tokenSecretRef", ["hf", "https"], "remove it, or use model.credentialsSecretRef for a store or registry"
     ),
     _only_for("credentialsSecretRef", ["s3", "gs", "oci"], "remove it, or use model.tokenSecretRef for hub and https"),
-    _only_for("endpoint", ["hf", "s3", "oci"], "remove it"),
+    _only_for("endpoint", ["hf", "s3", "gs", "oci"], "remove it"),
     _rule(
         "!has(self.revision) || !self.revision.split('/').exists(part, part == '..')",
         "model.revision may not contain '..': name a branch, tag or commit",

@@ -43,8 +43,8 @@ class Model(Part):
     endpoint: str | None = Field(
         default=None,
         max_length=512,
-        description="Address of a mirror of the hub (hf://) or the registry (oci://), or of an S3-compatible store "
-        "(s3://): http://HOST[:PORT][/PATH] or https://...",
+        description="Address of a mirror of the hub (hf://) or the registry (oci://), or of the store (s3://, gs://): "
+        "http://HOST[:PORT][/PATH] or https://...",
         json_schema_extra=cel.ENDPOINT,
     )
     served_name: str | None = Field(
