@@ -30,6 +30,7 @@ NAME, NAMESPACE = "steady", "nothing-lost"
 KEY, NEXT_KEY = "first-key", "second-key"
 CRD = config.CHECKOUT / "crds" / "inferenceservices.octavo.dev.yaml"
 DRAIN_SECONDS = 30
+LEASE_SECONDS = 20  # a busy machine must not make the operator believe that another has taken over
 READY_SECONDS = 150  # for a new pod on a machine that has other things to do
 EVICTED, REFUSED = "Success", "TooManyRequests"
 
@@ -105,7 +106,7 @@ def place(kubectl: Kubectl, cluster: config.Settings) -> Iterator[Place]:
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     source = model.publish(cluster, NAMESPACE)
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    operator = OperatorProcess(kubectl, cluster, [NAMESPACE], image).start()
+    operator = OperatorProcess(kubectl, cluster, [NAMESPACE], image).start(lease_seconds=LEASE_SECONDS)
     made = Place(kubectl, operator, source)
     try:
         made("apply", "-f", "-", stdin=json.dumps(secret(KEY)))
@@ -146,7 +147,7 @@ def rolling_restart_without_the_operator(place: Place) -> None:
     wait_for(lambda: set(place.pods()) - old, 30, "the first new pod")
     place.operator.kill()
     wait_for(lambda: any(ready for pod, ready in place.pods().items() if pod not in old), READY_SECONDS, "it is ready")
-    place.operator.start()
+    place.operator.start(lease_seconds=LEASE_SECONDS)
     wait_for(lambda: place.new_pods(old, 2), 2 * READY_SECONDS, "the end of the rollout", interval=1)
 
 

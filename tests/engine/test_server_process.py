@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from serving_process import DEADLINE_SECONDS, ServingProcess, serving_process, s
 pytestmark = pytest.mark.engine
 
 SMALL = ("--served-model-name=smollm2", "--kv-cache-memory-bytes=200000000", "--max-num-seqs=2")
+SHORT = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 2}
 ENDLESS = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 5000, "ignore_eos": True, "stream": True}
 
 
@@ -77,6 +80,58 @@ def test_a_stream_longer_than_the_drain_is_told_so(server: ServingProcess) -> No
     server.process.send_signal(signal.SIGTERM)
     assert json.loads(reader.last_event())["error"]["code"] == "interrupted"
     assert server.exit_code() == 0
+
+
+def test_an_idle_server_ends_at_once_and_a_killed_one_leaves_nothing_in_the_way_of_the_next(smollm2_gguf: Path) -> None:
+    with serving_process(smollm2_gguf, *SMALL) as first:
+        port, management = (int(address.rpartition(":")[2]) for address in (first.url, first.management_url))
+        first.process.kill()
+        first.exit_code()
+    with serving_process(smollm2_gguf, *SMALL, f"--port={port}", f"--management-port={management}") as second:
+        assert httpx.post(f"{second.url}/v1/completions", json=SHORT).status_code == 200
+        began = time.monotonic()
+        second.process.send_signal(signal.SIGTERM)
+        assert second.exit_code() == 0
+        assert time.monotonic() - began < 45, "nothing was there to wait for"
+        assert "Traceback" not in second.output
+
+
+def test_a_throttled_processor_with_a_full_queue_of_long_prompts_is_slow_and_alive(smollm2_gguf: Path) -> None:
+    """A fifth of a processor, as a CPU limit gives it: run for 20 ms, stand still for 80."""
+    flags = ("--max-waiting-requests=8", "--stuck-decode-seconds=10", "--stuck-prefill-seconds=60")
+    body = {"model": "smollm2", "prompt": list(range(3000, 4500)), "max_tokens": 2}
+    with serving_process(smollm2_gguf, *SMALL, *flags) as server, ThreadPoolExecutor(12) as clients:
+        with throttled(server.process):
+            replies = [
+                clients.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=200) for _ in range(12)
+            ]
+            server.until(lambda: sum(server.load()["waiting"].values()) > 3, "its queue is full")
+            deadline = time.monotonic() + 15
+            while time.monotonic() < deadline:
+                assert httpx.get(f"{server.management_url}/livez", timeout=5).status_code == 200
+        statuses = [reply.result(200).status_code for reply in replies]
+        assert 200 in statuses
+        assert set(statuses) <= {200, 429}
+
+
+@contextmanager
+def throttled(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The process runs one fifth of the time while the block does."""
+    over = threading.Event()
+
+    def throttle() -> None:
+        while not over.wait(0.02):
+            process.send_signal(signal.SIGSTOP)
+            over.wait(0.08)
+            process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=throttle)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_a_second_signal_ends_it_at_once(server: ServingProcess) -> None:
