@@ -23,7 +23,9 @@ def export(settings: Settings, folder: Path) -> int:
     index = json.loads(addons.kubectl(settings, "get", "--raw", "/openapi/v3"))
     written = set()
     for entry in index["paths"].values():
-        document = json.loads(addons.kubectl(settings, "get", "--raw", entry["serverRelativeURL"]))
+        # Without its query, the digest of a document that may have changed meanwhile: that would be a redirect.
+        path = entry["serverRelativeURL"].partition("?")[0]
+        document = json.loads(addons.kubectl(settings, "get", "--raw", path))
         for name, schema in kinds(document):
             (folder / name).write_text(json.dumps(schema))
             written.add(name)
