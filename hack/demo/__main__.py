@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from demo import story
-from node import cli
+from node.shell import guarded
 
 if __name__ == "__main__":
-    sys.exit(cli.guarded(story.remove if sys.argv[1:] == ["down"] else story.tell))
+    sys.exit(guarded(story.remove if sys.argv[1:] == ["down"] else story.tell))

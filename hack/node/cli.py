@@ -1,20 +1,19 @@
-"""The commands: `cluster`, `images`, and the pinned programs, those that speak to a cluster bound to ours."""
+"""The commands `cluster`, `images`, `model`, `s3` and `schemas`: their arguments, and what each calls."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from node import addons, binaries, config, images, kind, lifecycle, model, prerequisites, programs, s3, schemas
+from node import addons, binaries, config, images, kind, lifecycle, model, programs, s3, schemas
+from node.bound import become
 from node.config import Settings
-from node.shell import NodeError
+from node.shell import NodeError, guarded
 from node.steps import note, step
 
 _PROGRAMS = {item.name: item for item in (*programs.NODE, *programs.TESTS)}
@@ -26,49 +25,6 @@ def cluster(arguments: list[str] | None = None) -> int:
     settings = Settings.from_environment(options.kubeconfig)
     command: Callable[[Settings, argparse.Namespace], int] = options.command
     return guarded(lambda: command(settings, options))
-
-
-def kubectl(arguments: list[str]) -> int:
-    """Entry point of hack/kubectl: replaces this process by kubectl, as the cluster's administrator."""
-    settings = Settings.from_environment()
-    return guarded(lambda: _become(settings, binaries.built(settings, programs.KUBECTL), arguments))
-
-
-def helm(arguments: list[str]) -> int:
-    """Entry point of hack/helm. Charts can be linted and rendered without a cluster; never against another one."""
-    settings = Settings.from_environment()
-
-    def act() -> int:
-        place = settings.admin_kubeconfig
-        os.environ["KUBECONFIG"] = str(place if place.exists() else os.devnull)
-        return _exec(binaries.built(settings, programs.HELM), arguments)
-
-    return guarded(act)
-
-
-def promtool(arguments: list[str]) -> int:
-    """Entry point of hack/promtool: checks and tests of Prometheus rules."""
-    settings = Settings.from_environment()
-    return guarded(lambda: _exec(prerequisites.unpacked(settings, "promtool"), arguments))
-
-
-def program(name: str, arguments: list[str]) -> int:
-    """Entry point of hack/kstatus and hack/kubeconform: programs that speak to no cluster."""
-    settings = Settings.from_environment()
-    known = {item.name: item for item in programs.TESTS}
-    return guarded(lambda: _exec(binaries.built(settings, known[name]), arguments))
-
-
-def guarded(command: Callable[[], int]) -> int:
-    """Run a command; what a person has to act on is printed as one message, without a traceback."""
-    try:
-        return command()
-    except NodeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; run hack/cluster up again to go on, or hack/cluster down", file=sys.stderr)
-        return 130
 
 
 def _cluster_parser() -> argparse.ArgumentParser:
@@ -196,17 +152,6 @@ def _refuse_foreign(settings: Settings, command: str) -> None:
         raise NodeError(f"{command} is for the embedded node only; {settings.kubeconfig} names another cluster")
 
 
-def _become(settings: Settings, program: Path, arguments: list[str]) -> int:
-    if not settings.admin_kubeconfig.exists():
-        raise NodeError("there is no cluster yet: run hack/cluster up")
-    os.environ["KUBECONFIG"] = str(settings.admin_kubeconfig)
-    return _exec(program, arguments)
-
-
-def _exec(program: Path, arguments: list[str]) -> int:
-    os.execv(program, [str(program), *arguments])  # noqa: S606 - there is no shell to want
-
-
 def image_commands(arguments: list[str] | None = None) -> int:
     """Entry point of hack/images: prints one reference for each image."""
     parser = argparse.ArgumentParser(prog="images", description="Octavo's images, named by their content.")
@@ -257,7 +202,7 @@ def s3_command(arguments: list[str] | None = None) -> int:
         server = binaries.built(settings, programs.S3)
         note(f"access key {s3.ACCESS_KEY}, secret key {s3.SECRET_KEY}")
         print(f"http://{options.address}", flush=True)
-        return _exec(server, s3.arguments(options.folder, options.address))
+        return become(server, s3.arguments(options.folder, options.address))
 
     return guarded(act)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,18 @@ def run(
         )
         raise CommandError(f"{_shown(command)} failed: {said}")
     return done.stdout.decode(errors="replace") if log is None else ""
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command; what a person has to act on is printed as one message, without a traceback."""
+    try:
+        return command()
+    except NodeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; run hack/cluster up again to go on, or hack/cluster down", file=sys.stderr)
+        return 130
 
 
 @contextmanager
