@@ -6,7 +6,7 @@ Everything goes through the official client's transport with explicit paths: no 
 from __future__ import annotations
 
 import asyncio
-import copy
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
-from kubernetes.aio.dynamic import DynamicClient
 
-from octavo_operator import names, observer, paths
+from octavo_operator import names, observer, paths, transport
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
@@ -26,6 +25,7 @@ from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key, Kind
 from octavo_operator.observed import Observed
 from octavo_operator.plan import VICTIM_COST, Apply, Create, Delete, MarkVictim, Step
+from octavo_operator.transport import Transport
 from octavo_operator.watched import WATCHED, sight
 
 Object = dict[str, Any]
@@ -60,7 +60,7 @@ class Cluster:
     """Reads and writes of one operator. Every method raises `ApiError` types.
 
     Args:
-        api: the official client's `DynamicClient`, of which only `request` is used.
+        api: a `Transport`.
     """
 
     def __init__(self, api: Any, settings: OperatorConfig, metrics: Metrics) -> None:
@@ -75,8 +75,10 @@ class Cluster:
     @asynccontextmanager
     async def connect(cls, settings: OperatorConfig, metrics: Metrics) -> AsyncIterator[Cluster]:
         """A cluster whose connections close at the end of the block."""
-        async with client.ApiClient(await credentials(settings)) as api:
-            yield cls(DynamicClient(api), settings, metrics)
+        # Where no proxy is set, none is looked for: that is done in a thread, at every request.
+        proxied = bool(urllib.request.getproxies())
+        async with client.ApiClient(await credentials(settings)) as api, transport.session(api, proxied) as session:
+            yield cls(Transport(api, session), settings, metrics)
 
     async def service(self, key: Key) -> Object | None:
         """The InferenceService, or None when it is gone."""
@@ -97,7 +99,7 @@ class Cluster:
         for namespace in self._settings.namespace_list or (None,):
             for watched in WATCHED:
                 path = paths.path(watched.api_version, watched.plural, namespace)
-                for item in await self.list_all(path, watched.selector, header_params={"Accept": _METADATA_ONLY}):
+                for item in await self.list_all(path, watched.selector, accept=_METADATA_ONLY):
                     identity, seen = sight(watched, item)
                     found[identity] = seen
         return found
@@ -119,7 +121,7 @@ class Cluster:
                 await self._request("PATCH", path, body=body, content=_MERGE_PATCH)
             case Create():
                 path = paths.of(_kind(step.manifest), namespace)
-                await self._request("POST", path, body=step.manifest, field_manager=names.FIELD_MANAGER)
+                await self._request("POST", path, body=step.manifest, fieldManager=names.FIELD_MANAGER)
             case Delete():
                 await self._delete(namespace, step)
             case Apply():
@@ -127,12 +129,10 @@ class Cluster:
 
     async def _apply(self, step: Apply) -> None:
         """Fields of others are taken over only on an object known to be ours: creation is not forced."""
-        manifest = copy.deepcopy(step.manifest)
-        head = manifest["metadata"]
-        if step.uid:
-            head["uid"] = step.uid
+        head = step.manifest["metadata"]
+        manifest = step.manifest | ({"metadata": head | {"uid": step.uid}} if step.uid else {})
         path = paths.of(_kind(manifest), head["namespace"], head["name"])
-        query = {"field_manager": names.FIELD_MANAGER, "force_conflicts": "true" if step.uid else "false"}
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if step.uid else "false"}
         await self._request("PATCH", path, body=manifest, content=_APPLY_PATCH, **query)
 
     async def _delete(self, namespace: str, step: Delete) -> None:
@@ -146,7 +146,7 @@ class Cluster:
         head = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
         body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": head, "status": status}
         path = paths.path(names.API_VERSION, names.PLURAL, head["namespace"], head["name"]) + "/status"
-        query = {"field_manager": names.FIELD_MANAGER, "force_conflicts": "true"}
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
         await self._request("PATCH", path, body=body, content=_APPLY_PATCH, **query)
 
     async def lease(self) -> Object | None:
@@ -192,7 +192,7 @@ class Cluster:
         token: str | None = ""
         while token is not None:
             page = await self._request(
-                "GET", path, limit=_PAGE, label_selector=selector, _continue=token or None, **more
+                "GET", path, limit=_PAGE, labelSelector=selector, **{"continue": token or None}, **more
             )
             items += page["items"] or ()  # an empty list of metadata comes as null
             token = page["metadata"].get("continue") or None
@@ -220,7 +220,7 @@ class Cluster:
         timeout = self._settings.api_timeout_seconds
         try:
             async with asyncio.timeout(timeout):
-                response = await self._api.request(verb, path, serialize=False, content_type=content, **params)
+                response = await self._api.request(verb, path, content_type=content, **params)
                 answer: Object = await response.json()
             if not isinstance(answer, dict):
                 raise ValueError("the answer is no object")

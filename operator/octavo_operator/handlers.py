@@ -26,6 +26,13 @@ Tell = Callable[[Identity, Sight, bool], None]
 """Told of an object, and whether it is gone."""
 
 
+class _NoEssence(kopf.AnnotationsDiffBaseStorage):
+    """kopf copies and compares each object for handlers of changes; there are none, and it costs more than the rest."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+
 def registry(tell: Tell, login: Callable[[], Awaitable[Any]]) -> kopf.OperatorRegistry:
     """Handlers that pass on what they see.
 
@@ -55,6 +62,8 @@ def settings() -> kopf.OperatorSettings:
     """kopf's settings for an observer without traces that notices silence."""
     made = kopf.OperatorSettings()
     made.posting.enabled = False
+    made.persistence.diffbase_storage = _NoEssence()
+    made.persistence.progress_storage = kopf.StatusProgressStorage()  # the cheapest, and nothing is ever stored
     made.scanning.disabled = True  # no grant for CRDs and namespaces
     made.watching.server_timeout = _SERVER_SECONDS
     made.watching.client_timeout = _SERVER_SECONDS + _ANSWER_SECONDS

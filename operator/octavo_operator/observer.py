@@ -61,7 +61,7 @@ async def _events_about(reader: Reader, namespace: str, objects: list[Object]) -
 
     async def about(uid: str) -> list[Object]:
         try:
-            return await reader.list_all(paths.of(paths.EVENT, namespace), field_selector=f"involvedObject.uid={uid}")
+            return await reader.list_all(paths.of(paths.EVENT, namespace), fieldSelector=f"involvedObject.uid={uid}")
         except Refused:
             return []  # a role of an older chart: what is known from the objects themselves must do
 

@@ -130,8 +130,8 @@ async def test_every_watched_object_is_seen_by_its_metadata():
     pages = [Response({"metadata": {}, "items": [{"metadata": head}]}), *[Response(empty) for _ in WATCHED[1:]]]
     made = cluster(*pages, namespaces="team")
     assert await made.sights() == {Identity("inferenceservices", "u"): Sight("7", KEY)}
-    assert all("PartialObjectMetadataList" in params["header_params"]["Accept"] for *_, params in made._api.asked)
-    selectors = {params["label_selector"] for *_, params in made._api.asked[1:]}
+    assert all("PartialObjectMetadataList" in params["accept"] for *_, params in made._api.asked)
+    selectors = {params["labelSelector"] for *_, params in made._api.asked[1:]}
     assert selectors == {"app.kubernetes.io/managed-by=octavo-operator"}
 
 
@@ -183,10 +183,10 @@ async def test_only_objects_known_to_be_ours_are_forced():
     await made.execute("team", Apply(manifest, "changed", uid="u1"))
     (_, path, create), (_, _, change) = made._api.asked
     assert path == "/api/v1/namespaces/team/services/assistant"
-    assert (create["force_conflicts"], change["force_conflicts"]) == ("false", "true")
+    assert (create["force"], change["force"]) == ("false", "true")
     assert "uid" not in create["body"]["metadata"]
     assert change["body"]["metadata"]["uid"] == "u1"
-    assert create["field_manager"] == "octavo-operator"
+    assert create["fieldManager"] == "octavo-operator"
 
 
 async def test_lists_are_read_to_their_end():
@@ -194,7 +194,7 @@ async def test_lists_are_read_to_their_end():
     last = {"metadata": {}, "items": [resource("b")]}
     made = cluster(Response(first), Response(last), namespaces="team")
     assert await made.service_keys() == {Key("team", "a"), Key("team", "b")}
-    assert made._api.asked[1][2]["_continue"] == "more"
+    assert made._api.asked[1][2]["continue"] == "more"
 
 
 async def test_status_goes_to_the_subresource_alone():
