@@ -87,7 +87,8 @@ def test_an_operator_outside_the_pod_network_is_known_by_its_address():
 
 @pytest.mark.parametrize("source", ["pvc://models/m", "file:///m"])
 def test_a_local_model_needs_names_and_nothing_else(source):
-    (dns,) = policy(model={"source": source})["egress"]
+    known, dns = policy(model={"source": source})["egress"]
+    assert known["to"][0]["podSelector"] == {"matchLabels": {"k8s-app": "kube-dns"}}
     assert set(ports(dns)) == {53, 5353}
     assert {"namespaceSelector": {}} in dns["to"]
     assert allows([dns], "169.254.20.10", 53), "a DNS cache on the node"
@@ -115,12 +116,12 @@ def test_a_remote_model_reaches_its_store(model, open_to, closed_to):
 @pytest.mark.parametrize("host", ["store.storage.svc", "store.storage.svc.cluster.local"])
 def test_a_store_inside_the_cluster_is_known_by_its_namespace(host):
     rules = policy(model={"source": "s3://bucket/m", "endpoint": f"http://{host}:9000"})["egress"]
-    assert rules[1:] == [{"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "storage"}}}]}]
+    assert rules[2:] == [{"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "storage"}}}]}]
 
 
 def test_a_store_of_the_same_namespace():
     rules = policy(model={"source": "s3://bucket/m", "endpoint": "http://store:9000"})["egress"]
-    assert rules[1:] == [{"to": [{"podSelector": {}}]}]
+    assert rules[2:] == [{"to": [{"podSelector": {}}]}]
 
 
 @pytest.mark.parametrize("model", [case[0] for case in REMOTE] + [{"source": "file:///m"}])

@@ -87,6 +87,7 @@ END
 page livez ok
 page readyz ok
 page load '{json.dumps(IDLE)}'
+/bin/busybox httpd -p 8000 -h /tmp/www
 /bin/busybox httpd -f -p 8001 -h /tmp/www &
 server=$!
 wait

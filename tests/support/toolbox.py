@@ -52,13 +52,17 @@ def run_to_end(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> tuple[s
     return phase, kubectl("logs", name, "-n", namespace)
 
 
-def reaches(kubectl: Kubectl, namespace: str, pod: str, address: str, port: int) -> bool:
-    """Whether a running toolbox gets an answer over HTTP within two seconds; busybox's client crashes when static."""
-    ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | /busybox nc -w 2 {address} {port}"
-    return "HTTP/1" in kubectl("exec", "-n", namespace, pod, "--", "/busybox", "sh", "-c", ask, check=False)
+def reaches(kubectl: Kubectl, namespace: str, pod: str, address: str, port: int, *, busybox: str = "/busybox") -> bool:
+    """Whether a running pod gets an answer over HTTP within two seconds; busybox's client crashes when static.
+
+    Args:
+        busybox: where it is in the pod.
+    """
+    ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | {busybox} nc -w 2 {address} {port}"
+    return "HTTP/1" in kubectl("exec", "-n", namespace, pod, "--", busybox, "sh", "-c", ask, check=False)
 
 
-def resolves(kubectl: Kubectl, namespace: str, pod: str, name: str) -> bool:
-    """Whether a running toolbox finds a name's address."""
-    lookup = f"/busybox nslookup {name} > /dev/null && echo yes"
-    return kubectl("exec", "-n", namespace, pod, "--", "/busybox", "sh", "-c", lookup, check=False).endswith("yes\n")
+def resolves(kubectl: Kubectl, namespace: str, pod: str, name: str, *, busybox: str = "/busybox") -> bool:
+    """Whether a running pod finds a name's address."""
+    lookup = f"{busybox} nslookup {name} > /dev/null && echo yes"
+    return kubectl("exec", "-n", namespace, pod, "--", busybox, "sh", "-c", lookup, check=False).endswith("yes\n")

@@ -22,7 +22,8 @@ METADATA_ADDRESSES = ("169.254.169.254/32", "100.100.100.200/32", "fd00:ec2::254
 """Where clouds hand out a node's credentials to whoever asks."""
 _NO_STORE = ("169.254.0.0/16", "100.100.100.200/32", "fe80::/10", "fd00:ec2::254/128")
 
-_DNS_PORTS = (53, 5353)  # a policy sees the port behind the Service: OpenShift's DNS pods listen on 5353
+_DNS_PODS = ({_NAMESPACE_NAME: "kube-system"}, {"k8s-app": "kube-dns"})  # the label of CoreDNS, too
+_DNS_PORTS = (53, 5353)  # OpenShift's DNS pods listen on the latter
 _TLS_PORT, _PLAIN_PORT = 443, 80
 
 
@@ -78,20 +79,20 @@ def network_policy(resource: Manifest, spec: Spec, peers: ManagementPeers, runni
             "podSelector": {"matchLabels": labels_of_all},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [_api_ingress(spec), {"from": peers.rendered(), "ports": [_tcp(names.MANAGEMENT_PORT)]}],
-            "egress": [dns_egress(), *(rule for at, rule in enumerate(stores) if rule not in stores[:at])],
+            "egress": [*dns_egress(), *(rule for at, rule in enumerate(stores) if rule not in stores[:at])],
         },
     }
 
 
-def dns_egress() -> Manifest:
+def dns_egress() -> list[Manifest]:
     """Name resolution, wherever it runs: in pods, on the nodes, at a link-local address; never at a metadata server.
 
-    Selectors find pods and address ranges find the rest: no plugin takes the one for the other reliably.
+    Selectors find pods and address ranges find the rest: no plugin takes the one for the other reliably. A policy sees
+    the port behind the Service, which is the DNS pods' own choice: those that are known by their label have any.
     """
-    return {
-        "to": [_selected({}, {}), *_ranges(METADATA_ADDRESSES)],
-        "ports": [{"protocol": protocol, "port": port} for protocol in ("UDP", "TCP") for port in _DNS_PORTS],
-    }
+    anywhere = [_selected({}, {}), *_ranges(METADATA_ADDRESSES)]
+    ports = [{"protocol": protocol, "port": port} for protocol in ("UDP", "TCP") for port in _DNS_PORTS]
+    return [{"to": [_selected(*_DNS_PODS)]}, {"to": anywhere, "ports": ports}]
 
 
 def store_egress(model: Model) -> list[Manifest]:
