@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -36,10 +37,10 @@ EVICTED, REFUSED = "Success", "TooManyRequests"
 
 
 def service(source: str, name: str = NAME, **spec: Any) -> dict[str, Any]:
-    """Two small replicas with API keys."""
+    """Small replicas with API keys, one answer at a time: some requests always wait, and are sent away by a drain."""
     small = {
         "model": {"source": source, "servedName": "smollm2"},
-        "engine": {"dtype": "bfloat16", "maxModelLen": 1024, "maxNumSeqs": 4, "kvCacheMemoryBytes": 1 << 27},
+        "engine": {"dtype": "bfloat16", "maxModelLen": 1024, "maxNumSeqs": 1, "kvCacheMemoryBytes": 1 << 27},
         "resources": {"requests": {"cpu": "300m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
         "auth": {"apiKeySecretRef": {"name": "keys", "key": "api-key"}},
         "drainSeconds": DRAIN_SECONDS,
@@ -124,10 +125,14 @@ def patch(place: Place, **spec: Any) -> None:
     place("patch", "osvc", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
-def test_no_accepted_request_is_lost(place: Place, record_property: Callable[[str, object], None]) -> None:
+Phases = dict[str, Callable[[Place], None]]
+
+
+def lose_nothing(place: Place, phases: Phases, record_property: Callable[[str, object], None]) -> None:
+    """Go through the phases under load; every exchange that was accepted, and every request, has ended well."""
     load = CountedLoad(place.address(), "smollm2", KEY)
     with load.running():
-        for phase, act in PHASES.items():
+        for phase, act in phases.items():
             began = time.monotonic()
             load.account.phase = phase
             wait_for(lambda phase=phase: load.answers(phase) >= 2, 60, f"answers in the phase {phase!r}")
@@ -140,10 +145,37 @@ def test_no_accepted_request_is_lost(place: Place, record_property: Callable[[st
     assert sum(fates[Fate.WHOLE] for fates in load.account.exchanges.values()) == load.account.answers.total()
 
 
+def test_no_accepted_request_is_lost(place: Place, record_property: Callable[[str, object], None]) -> None:
+    phases: Phases = {
+        "nothing happens": lambda _: None,
+        "rolling restart, operator killed": rolling_restart_without_the_operator,
+        "pod deleted": deleted_pod,
+        "node drained": node_drain,
+        "scaled down": scale_down,
+    }
+    lose_nothing(place, phases, record_property)
+
+
+@pytest.mark.soak
+def test_no_accepted_request_is_lost_in_five_rollouts(
+    place: Place, record_property: Callable[[str, object], None]
+) -> None:
+    patch(place, replicas=2)
+    wait_for(lambda: place.new_pods(set(), 2), READY_SECONDS, "two ready replicas", interval=1)
+    phases: Phases = {f"rollout {number}": partial(rolling_restart, number=number) for number in range(1, 6)}
+    lose_nothing(place, phases | {f"drain {number}": node_drain for number in range(1, 4)}, record_property)
+
+
+def rolling_restart(place: Place, number: int) -> None:
+    old = set(place.pods())
+    patch(place, restartedAt=f"2030-01-01T00:00:0{number}Z")
+    wait_for(lambda: place.new_pods(old, 2), 3 * READY_SECONDS, "the end of the rollout", interval=1)
+
+
 def rolling_restart_without_the_operator(place: Place) -> None:
     """The operator is killed as soon as it has passed the wish on, and comes back before the end."""
     old = set(place.pods())
-    patch(place, restartedAt="2030-01-01T00:00:00Z")
+    patch(place, restartedAt="2029-01-01T00:00:00Z")
     wait_for(lambda: set(place.pods()) - old, 30, "the first new pod")
     place.operator.kill()
     wait_for(lambda: any(ready for pod, ready in place.pods().items() if pod not in old), READY_SECONDS, "it is ready")
@@ -174,15 +206,6 @@ def node_drain(place: Place) -> None:
 def scale_down(place: Place) -> None:
     patch(place, replicas=1)
     wait_for(lambda: place.new_pods(set(), 1), 90, "one pod is left", interval=1)
-
-
-PHASES: dict[str, Callable[[Place], None]] = {
-    "nothing happens": lambda _: None,
-    "rolling restart, operator killed": rolling_restart_without_the_operator,
-    "pod deleted": deleted_pod,
-    "node drained": node_drain,
-    "scaled down": scale_down,
-}
 
 
 def test_keys_change_without_a_restart_and_without_harm_to_running_answers(place: Place) -> None:
@@ -223,17 +246,14 @@ def test_a_stream_longer_than_the_drain_is_told_and_the_pod_ends_in_time_with_0(
     with httpx.stream("POST", f"{place.address(name)}/v1/completions", json=body, headers=headers, timeout=60) as reply:
         lines = (line.removeprefix("data: ") for line in reply.iter_lines() if line)
         events.append(next(lines))
-        began = time.monotonic()
         place("delete", "pod", pod, "--wait=false")
         watcher = threading.Thread(target=lambda: ends.extend(watch_end(place, pod)))
         watcher.start()
         events.extend(lines)
     assert json.loads(events[-1])["error"]["code"] == "interrupted"
     watcher.join(60)
-    seconds = time.monotonic() - began
-    assert seconds < 5 + 2 + 10, "SIGKILL has not been needed"
     assert ends, "the kubelet reports how it ended"
-    assert ends[-1]["exitCode"] == 0
+    assert ends[-1]["exitCode"] == 0, "SIGKILL has not been needed"
     place("delete", "osvc", name, "--wait=false")
 
 
