@@ -115,7 +115,8 @@ def load(settings: Settings, image: Image) -> str:
         raise NodeError("images are loaded into the embedded node only; push them to a registry your cluster can reach")
     reference = image.reference
     if reference not in runtime.references(settings):
-        build(settings, image)
+        if reference not in _built(settings):
+            build(settings, image)
         with step(f"import {reference}"):
             if kind.docker_runs():
                 _import_from_docker(settings, reference)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -66,16 +67,13 @@ def test_ports_open_only_to_whom_the_policies_name(kubectl: Kubectl, namespace: 
     address = start(kubectl, namespace, server())
     start(kubectl, namespace, toolbox("friend", "/busybox sleep 600", app="friend"))
     start(kubectl, elsewhere, toolbox("stranger", "/busybox sleep 600"))
+    clients = {"friend": namespace, "stranger": elsewhere}
 
     def seen() -> dict[str, tuple[bool, bool]]:
-        clients = {"friend": namespace, "stranger": elsewhere}
-        return {
-            client: (
-                reaches(kubectl, where, client, address, 8000),
-                reaches(kubectl, where, client, address, 8001),
-            )
-            for client, where in clients.items()
-        }
+        calls = [(where, client, address, port) for client, where in clients.items() for port in (8000, 8001)]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            answers = list(pool.map(lambda call: reaches(kubectl, *call), calls))
+        return {"friend": (answers[0], answers[1]), "stranger": (answers[2], answers[3])}
 
     everybody = {"friend": (True, True), "stranger": (True, True)}
     wait_for(lambda: seen() == everybody, 30, "all open without a policy")
