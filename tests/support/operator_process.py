@@ -80,6 +80,11 @@ class OperatorProcess:
         return self
 
     @property
+    def kubeconfig(self) -> Path:
+        """With the operator's own token."""
+        return self._kubeconfig
+
+    @property
     def running(self) -> bool:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
@@ -195,6 +200,11 @@ class Services:
         """An object, or None."""
         found = self._kubectl("get", kind, name, "-n", self.namespace, "-o", "json", "--ignore-not-found")
         return json.loads(found) if found.strip() else None
+
+    def get_in(self, namespace: str, kind: str, name: str) -> dict[str, Any]:
+        """An object of another namespace, which must be there."""
+        found: dict[str, Any] = json.loads(self._kubectl("get", kind, name, "-n", namespace, "-o", "json"))
+        return found
 
     def show_managed(self, name: str) -> dict[str, Any]:
         """A service with its managedFields, which kubectl hides otherwise."""
