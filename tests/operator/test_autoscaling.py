@@ -1,6 +1,7 @@
 """The autoscaler's rules, each by itself, and properties over arbitrary samples."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -233,7 +234,7 @@ def test_how_long_requests_run_tells_what_a_replica_completes():
 def test_arrivals_are_remembered_while_a_full_queue_admits_no_more_than_it_completes():
     state, came, ended, decision = State(target=1, throughput=1.0, throughput_at=0.0), 0, 0, None
     for n in range(20):
-        came += 50 if n < 3 else 5
+        came += 50 if 4 <= n < 7 else 5
         ended += 5
         load = {"running": 8, "waiting": 32, "arrivals_total": came, "completions_total": ended}
         decision, state = decide(state, Fleet(replicas(1, starting=1, **load)), LIMITS, 5.0 * n)
@@ -241,6 +242,20 @@ def test_arrivals_are_remembered_while_a_full_queue_admits_no_more_than_it_compl
     load = {"running": 8, "waiting": 20, "arrivals_total": came + 5, "completions_total": ended + 17}
     decision, _ = decide(state, Fleet(replicas(1, starting=1, **load)), LIMITS, 100.0)
     assert decision.inputs.arrivals_per_second < 3, "the queue drains: what arrives is what is seen"
+
+
+def test_a_wave_that_comes_with_a_new_replica_is_smoothed():
+    """Requests that were refused elsewhere try again at once where there is room."""
+    state = State(target=2, throughput=1.0)
+    for n in range(10):
+        load = {"running": 8, "waiting": 32, "arrivals_total": 5 * n, "completions_total": 5 * n}
+        _, state = decide(state, Fleet(replicas(1, starting=1, **load)), LIMITS, 5.0 * n)
+    new = Replica("new", ready=True, load=Load(waiting=32, running=8, max_num_seqs=8, arrivals_total=0))
+    for n, came in ((10, 0), (11, 100), (12, 105)):
+        old = replicas(1, running=8, waiting=32, arrivals_total=5 * n, completions_total=5 * n)
+        wave = (Replica("new", ready=True, load=replace(new.load, arrivals_total=came)),)
+        decision, state = decide(state, Fleet((*old, *wave)), LIMITS, 5.0 * n)
+    assert decision.inputs.arrivals_per_second < 12, "21 a second in one sample of five seconds"
 
 
 # Properties

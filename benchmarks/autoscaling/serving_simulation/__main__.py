@@ -1,32 +1,38 @@
-"""Compares policies and prints a table; see `--help`."""
+"""Compares scaling policies in virtual time: prints a table, or writes it and a picture into the documentation."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
-from .comparison import POLICIES, Result, compare
+from .comparison import POLICIES, compare
 from .scenarios import SCENARIOS
-from .table import markdown
+from .table import markdown, replace_in
 
 
 def main() -> int:
+    """The command; see `--help`."""
     parser = argparse.ArgumentParser(prog="serving_simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each scenario, each with arrivals of its own")
-    parser.add_argument("--only", nargs="*", metavar="SCENARIO", help="scenarios by name; all, if none is given")
-    parser.add_argument("--policy", nargs="*", choices=POLICIES, default=list(POLICIES), help="policies by name")
-    parser.add_argument("--picture", type=Path, help="where to write the picture, an SVG file")
+    names = [scenario.name for scenario in SCENARIOS]
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each load, each with arrivals of its own")
+    parser.add_argument("--only", nargs="*", choices=names, default=names, metavar="LOAD", help=", ".join(names))
+    parser.add_argument("--policies", nargs="*", choices=POLICIES, default=list(POLICIES), metavar="POLICY",
+                        help=", ".join(POLICIES))  # fmt: skip
+    parser.add_argument("--document", type=Path, help="a file in Markdown that has the table's marks")
+    parser.add_argument("--picture", type=Path, help="an SVG file to write")
     options = parser.parse_args()
-    chosen = [scenario for scenario in SCENARIOS if not options.only or scenario.name in options.only]
-    results: list[Result] = []
-    for scenario in chosen:
-        started = time.perf_counter()
-        results += compare([scenario], range(1, options.seeds + 1), options.policy)
-        print(f"{scenario.name}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    chosen = [scenario for scenario in SCENARIOS if scenario.name in options.only]
+    results = compare(chosen, range(1, options.seeds + 1), options.policies)
     print(markdown(results))
+    if options.document:
+        replace_in(options.document, markdown(results))
+    if options.picture:
+        from .picture import draw  # noqa: PLC0415 (tests need no drawing)
+
+        draw(results, options.picture)
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -76,7 +76,7 @@ SCENARIOS = (
     ),
     Scenario(
         "scarce nodes",
-        "room for 3 replicas until 40 minutes, then for all",
-        _plain(loads.step(1, 6.5, 300, 3000), places=lambda now: 3 if now < 2400 else 1000),
+        "room for 3 replicas until 25 minutes, then for all",
+        _plain(loads.step(1, 6.5, 300, 3000), places=lambda now: 3 if now < 1500 else MAXIMUM),
     ),
 )

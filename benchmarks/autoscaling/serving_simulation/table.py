@@ -1,8 +1,9 @@
-"""Scores as a table in Markdown."""
+"""Scores as a table in Markdown, and the place in a document where it belongs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from .comparison import Result
 
@@ -10,6 +11,7 @@ HEAD = (
     "| load | policy | late, % | over the objective, s | wait p99, s | replica hours | peak over need | reversals "
     "| refused | lost |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
 )
+BEGIN, END = "<!-- table: make bench-autoscaling -->", "<!-- end of table -->"
 
 
 def markdown(results: Iterable[Result]) -> str:
@@ -18,7 +20,7 @@ def markdown(results: Iterable[Result]) -> str:
     for result in results:
         name, figures = result.scenario.name, result.score
         cells = (
-            name if name != before else "",
+            f"{name}, needs {result.needed:.1f}" if name != before else "",
             result.policy,
             f"{100 * figures.late_share:.1f}",
             f"{figures.late_seconds:.0f}",
@@ -32,3 +34,11 @@ def markdown(results: Iterable[Result]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
         before = name
     return "\n".join(lines)
+
+
+def replace_in(document: Path, table: str) -> None:
+    """Puts the table between its marks."""
+    text = document.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    document.write_text(f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}", encoding="utf-8")

@@ -18,7 +18,7 @@ from octavo_operator.autoscaling.values import (
     Reason,
 )
 
-UTILISATION = 0.9  # of throughput; the rest is headroom for bursts
+UTILISATION = 0.8  # of throughput; the rest is headroom for bursts and for the backlog
 SHRINK_LOAD = 0.8  # the remaining replicas must be left below this share; inside the 10 % tolerance on decreases
 
 

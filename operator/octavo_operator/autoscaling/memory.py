@@ -11,15 +11,17 @@ BACKLOG_SECONDS = 30.0  # throughput is believed after a backlog this long
 BELIEVED_SECONDS = 1800.0  # and for this long after the last one: by then other requests may come
 ARRIVALS_SECONDS = 10.0  # time constants of what is smoothed
 RUNNING_SECONDS = 60.0
+SETTLED_SECONDS = 15.0  # a replica this old no longer brings a wave of requests that were refused elsewhere
 DRAINED = 0.9  # of the longest queue: below it the queue is draining
 GAP_SECONDS = 60.0  # after a longer silence nothing is known of the time between
 
 
 @dataclass(frozen=True)
 class Track:
-    """What is remembered of one replica: its counters, since when it has had a backlog, and its completions then."""
+    """What is remembered of one replica: since when it is known, its counters, since when it has had a backlog, and its
+    completions then."""
 
-    seen: float
+    since: float
     arrivals: int
     completions: int
     backlog_since: float | None = None
@@ -69,13 +71,13 @@ def measured(state: State, fleet: Fleet, limits: Limits, now: float) -> tuple[In
     waiting = sum(load.waiting for load in loads.values())
     running = sum(load.running for load in loads.values())
     tracks = {name: _track(state.tracks.get(name), load, now) for name, load in loads.items()}
+    starting = sum(not replica.ready for replica in fleet.replicas)
     state = _smoothed(state, loads, now) if loads else state
     speeds = [speed for name, load in loads.items() if (speed := _throughput(tracks[name], load, now)) is not None]
     if speeds:
         state = replace(state, throughput=sum(speeds) / len(speeds), throughput_at=now)
     ready = sum(replica.ready for replica in fleet.replicas)
     ceiling = max((load.max_num_seqs for load in loads.values()), default=DEFAULT_CAPACITY)
-    starting = len(fleet.replicas) - ready
     overloaded = waiting > (len(loads) + starting) * limits.queue_depth
     state = replace(
         state,
@@ -151,8 +153,10 @@ def _smoothed(state: State, loads: dict[str, Load], now: float) -> State:
     came = sum(load.arrivals_total - before.arrivals for before, load in known)
     ended = sum(load.completions_total - before.completions for before, load in known)
     passed = max(now - state.seen, 1.0)  # samples that follow each other at once say nothing about rates
-    # What Poisson arrivals exceed by chance is taken off; what remains is there now, and is not smoothed away.
-    certain = (came - math.sqrt(came)) / passed
+    # What Poisson arrivals exceed by chance is taken off; what remains is there now, and is not smoothed away. A wave
+    # that comes with a new replica is different: those that were refused before try again.
+    settled = len(known) == len(loads) and all(now - before.since >= SETTLED_SECONDS for before, _ in known)
+    certain = (came - math.sqrt(came)) / passed if settled else 0.0
     draining = waiting < DRAINED * state.peak_waiting or (ended and not came)
     fast, slow = (1 - math.exp(-passed / constant) for constant in (ARRIVALS_SECONDS, RUNNING_SECONDS))
     arrivals = state.arrivals + fast * (came / passed - state.arrivals)
@@ -190,7 +194,7 @@ def _track(before: Track | None, load: Load, now: float) -> Track:
         since, completions = None, 0
     elif since is None:
         since, completions = now, load.completions_total
-    return Track(now, load.arrivals_total, load.completions_total, since, completions)
+    return Track(before.since, load.arrivals_total, load.completions_total, since, completions)
 
 
 def _throughput(track: Track, load: Load, now: float) -> float | None:
