@@ -132,9 +132,14 @@ class Scaler:
     def _decide(self, key: Key, entry: Entry, now: float) -> bool:
         assert entry.state is not None
         limits = limits_of(entry.spec, self._window)
-        decision, entry.state = autoscaling.decide(
-            entry.state, fleet_of(entry.observed, entry.answers or {}), limits, now
-        )
+        fleet = fleet_of(entry.observed, entry.answers or {})
+        try:
+            decision, entry.state = autoscaling.decide(entry.state, fleet, limits, now)
+        except Exception:
+            # A fault of ours, with one service's figures: the others are still scaled, and this one's count is held.
+            log.exception("%s: no decision could be made; the count is held and figures are gathered anew", key)
+            entry.state = autoscaling.State(target=entry.state.target)
+            return False
         self._metrics.decided(key, decision)
         entry.decision = decision if decision.changed or entry.decision is None else _kept(entry.decision, decision)
         if decision.changed:

@@ -175,7 +175,7 @@ def _believed(state: State, capacity: float, running: int, now: float) -> float 
     if state.throughput is not None and now - state.throughput_at <= BELIEVED_SECONDS:
         return state.throughput or None
     # Completions lag behind a load that has just begun: they tell once those that run have been exchanged twice.
-    if state.completions * RUNNING_SECONDS <= 2 * max(state.running, running):
+    if state.running <= 0 or state.completions * RUNNING_SECONDS <= 2 * max(state.running, running):
         return None
     return capacity * state.completions / state.running
 
