@@ -109,7 +109,7 @@ class Life:
             seen = live and live["status"].get("observedGeneration") == live["metadata"]["generation"]
             return live if live and seen and there(live) else None
 
-        self.rest[phase] = wait_for(arrived, 60, f"the phase {phase}")
+        self.rest[phase] = wait_for(arrived, 120, f"the phase {phase}")
 
 
 def quiet(live: Object) -> bool:
