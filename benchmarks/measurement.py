@@ -20,7 +20,7 @@ class Load:
 
     def prompts(self, seed: int) -> list[list[int]]:
         """Random token ids: nothing can be reused between requests, and no end token is likely."""
-        draw = random.Random(seed)  # noqa: S311 (nothing secret)
+        draw = random.Random(seed)  # nothing secret
         return [[draw.randrange(1_000, 40_000) for _ in range(self.prompt_tokens)] for _ in range(self.streams)]
 
 

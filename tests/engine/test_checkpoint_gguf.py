@@ -17,8 +17,8 @@ from octavo_engine.errors import CheckpointInvalid, ModelUnsupported, StartupErr
 from octavo_engine.kernels.attention import choose
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_tensors import LAYER, TOP
 from octavo_engine.model.gguf_spec import ARCHITECTURES
+from octavo_engine.model.gguf_tensors import LAYER, TOP
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.rope import inverse_frequencies
 from octavo_engine.model.spec import read_spec
