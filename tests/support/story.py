@@ -42,6 +42,10 @@ class Story:
         self.services.wait_ready(self.name, self.spec.get("replicas", 1), timeout)
         return self.pods()
 
+    def answers(self) -> None:
+        """Polls until a replica serves: on a busy machine a probe may come late."""
+        wait_for(lambda: self.services.condition(self.name, "Ready")["status"] == "True", 30, f"{self.name} to answer")
+
     def stalls(self, reason: str, timeout: float = 60) -> str:
         """Polls until the spec is refused for a reason; returns the words."""
         self.reaches("Refused", timeout)
@@ -60,7 +64,12 @@ class Story:
     def ends(self) -> None:
         """The user deletes the service; what its replicas held is free again."""
         self.services.delete(self.name)
-        wait_for(lambda: not self.pods(), 60, f"the end of {self.name}'s replicas")
+
+        def gone() -> bool:
+            pods = self.services.all_of("pods").values()
+            return not any(pod["metadata"]["labels"].get("octavo.dev/service") == self.name for pod in pods)
+
+        wait_for(gone, 60, f"the end of {self.name}'s replicas")
 
     def container(self) -> dict[str, Any]:
         """The engine's container in the Deployment."""
