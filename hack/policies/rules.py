@@ -13,7 +13,7 @@ from functools import partial
 
 from policies.selectors import NAMESPACE_NAME, Document, Pod, matches
 
-TABLE = "octavo_policies"
+TABLE = "octavo-policies"
 
 
 @dataclass(frozen=True)

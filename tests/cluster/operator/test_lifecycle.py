@@ -70,7 +70,7 @@ def test_kubectl_scale_goes_through_the_scale_subresource(kubectl: Kubectl, serv
     kubectl("scale", "osvc/scales", "-n", services.namespace, "--replicas=2")
     services.wait_ready("scales", replicas=2)
     kubectl("scale", "osvc/scales", "-n", services.namespace, "--replicas=0")
-    assert services.wait_condition("scales", "Ready", "ScaledToZero")["status"] == "False"
+    assert services.wait_condition("scales", "Ready", "ScaledToZero")["status"] == "True"
 
 
 def test_deleted_children_come_back(kubectl: Kubectl, services: Services) -> None:
