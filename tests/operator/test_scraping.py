@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from octavo_operator.autoscaling import Load
+from octavo_operator.checkpoint import Progress
 from octavo_operator.observed import Pod
 from octavo_operator.scraping import MAX_BYTES, Scraper, parse_load
 
@@ -80,9 +81,10 @@ def test_anything_else_is_no_data(body):
 
 @contextlib.asynccontextmanager
 async def serving(handler):
-    """The port of an engine that answers `/load` with `handler`."""
+    """The port of a pod that answers `/load` and `/progress` with `handler`."""
     app = web.Application()
-    app.router.add_get("/load", handler)
+    for page in ("/load", "/progress"):
+        app.router.add_get(page, handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -203,3 +205,13 @@ async def test_nobody_listens():
     async with aiohttp.ClientSession() as session:
         answers = await Scraper(session, 0.2, port=1).loads([Pod("p", ip="127.0.0.1", ready=True)])
     assert "no answer" in answers["p"]
+
+
+async def test_the_progress_of_fetches_is_that_of_pods_that_tell():
+    async def handler(_):
+        return web.json_response({"phase": "downloading", "bytes_done": 1, "bytes_total": 4})
+
+    silent = Pod("silent", ip="127.0.0.2", fetching=True)
+    async with serving(handler) as port, aiohttp.ClientSession() as session:
+        found = await Scraper(session, 0.5, port).progress([Pod("p", ip="127.0.0.1", fetching=True), silent])
+    assert found == [Progress(1, 4)]
