@@ -50,6 +50,11 @@ def recorded(path: Path) -> list[Request]:
         return [Request(float(row["seconds"]), int(row["prompt_tokens"]), int(row["output_tokens"])) for row in rows]
 
 
+def repeated(requests: list[Request], every: float, times: int) -> list[Request]:
+    """The same requests again and again, `every` so many seconds."""
+    return [Request(one.arrival + every * n, one.prompt, one.output) for n in range(times) for one in requests]
+
+
 def step(low: float, high: float, start: float, end: float) -> Rate:
     """Low, then high from `start` to `end`, then low again."""
     return lambda now: high if start <= now < end else low

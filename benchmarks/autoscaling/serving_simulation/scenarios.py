@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from . import loads
 from .engine import Profile
@@ -18,6 +19,8 @@ QUEUE_DEPTH = 4
 OBJECTIVE = 30.0
 
 KV_LIMITED = Profile(max_num_seqs=64, kv_tokens=9_000)
+SMALL_CPU = Profile(max_num_seqs=4, kv_tokens=11_648, step_seconds=0.035, decode_seconds=0.007, prefill_rate=1000.0)
+RECORDING = Path(__file__).parent / "data" / "smollm2_chat.csv"
 PROMPTS = Lengths(prompt=5000, output=60)
 
 
@@ -38,6 +41,13 @@ def _plain(
         return World(requests, horizon=seconds, **world)  # type: ignore[arg-type]
 
     return make
+
+
+def _recorded(seed: int) -> World:
+    """What users asked of SmolLM2, thrice, on replicas as slow and as small as the one it was recorded from."""
+    del seed  # a recording is what it is
+    requests = loads.repeated(loads.recorded(RECORDING), every=900.0, times=3)
+    return World(requests, SMALL_CPU, load_seconds=15.0, horizon=2700.0)
 
 
 SCENARIOS = (
@@ -74,6 +84,7 @@ SCENARIOS = (
         "no replica has metrics for 20 minutes, under a steady load",
         _plain(lambda _: 5.0, start_replicas=4, silent=lambda _, now: 900 <= now < 2100),
     ),
+    Scenario("recorded", "users of SmolLM2 on CPU, recorded once and played thrice", _recorded),
     Scenario(
         "scarce nodes",
         "room for 3 replicas until 25 minutes, then for all",

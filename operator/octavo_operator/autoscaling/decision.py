@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from octavo_operator.autoscaling.memory import State, measured, remembered, resumed, window_of
+from octavo_operator.autoscaling.memory import State, remembered, resumed, window_of
+from octavo_operator.autoscaling.samples import measured
 from octavo_operator.autoscaling.values import (
     DECREASE_SECONDS,
     STEP_REPLICAS,
@@ -61,10 +62,9 @@ def _wanted(state: State, inputs: Inputs, limits: Limits) -> tuple[int, Reason]:
     held = inputs.running + min(inputs.waiting, allowed)
     wanted, reason = silent + math.ceil(held / (inputs.capacity + limits.queue_depth)), Reason.CONCURRENCY
     if inputs.waiting > allowed and not _clears_in_time(inputs):
-        # One sample a little over the target is noise. Replicas on their way are the answer to the queue that called
-        # them; only ready ones are evidence for more.
-        lasting = state.overloaded_samples >= 2 or inputs.waiting > 2 * allowed
-        if lasting and not inputs.starting and inputs.replicas + 1 > wanted:
+        # One sample a little over the target is noise. Replicas on their way, and those that have just come, are the
+        # answer to the queue that called them; only others are evidence for more.
+        if state.overload >= 2 and not inputs.starting and inputs.replicas + 1 > wanted:
             wanted, reason = inputs.replicas + 1, Reason.QUEUE_GROWTH
         if inputs.throughput:
             horizon = max(limits.objective_seconds, inputs.load_seconds)

@@ -154,11 +154,10 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=99))
     create(kubectl, horizontal_pod_autoscaler(services.namespace, "external", maximum=2))
     wait_for(lambda: desired(services, "external") == 2, 150, "the autoscaler's second replica")
-    document = services.wait_ready("external", replicas=2)
-    assert document["spec"]["replicas"] == 2
-    assert "octavo-operator" not in {
-        entry["manager"] for entry in document["metadata"]["managedFields"] if entry.get("subresource") != "status"
-    }
+    assert services.wait_ready("external", replicas=2)["spec"]["replicas"] == 2
+    writers = spec_writers(kubectl, services.namespace, "external")
+    assert "octavo-operator" not in writers
+    assert "kube-controller-manager" in writers, "the autoscaler, through the scale subresource"
     assert services.condition("external", "ScalingLimited") == {}, "the limits are the autoscaler's"
 
     patch = json.dumps({"spec": {"maxReplicas": 1}})
@@ -168,6 +167,13 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
     kubectl("delete", "hpa", "external", "-n", services.namespace)
     kubectl("scale", "osvc/external", "-n", services.namespace, "--replicas=0")
     wait_for(lambda: services.condition("external", "Ready").get("reason") == "ScaledToZero", 30, "no replica by hand")
+
+
+def spec_writers(kubectl: Kubectl, namespace: str, name: str) -> set[str]:
+    """Who has written what is not status."""
+    shown = kubectl("get", "osvc", name, "-n", namespace, "-o", "json", "--show-managed-fields")
+    fields = json.loads(shown)["metadata"]["managedFields"]
+    return {entry["manager"] for entry in fields if entry.get("subresource") != "status"}
 
 
 def horizontal_pod_autoscaler(namespace: str, name: str, maximum: int) -> dict[str, object]:
