@@ -99,7 +99,7 @@ def test_a_pod_that_only_needs_time_has_no_cause(name):
 TOLD_BY_EVENTS = {"no-secret", "no-key", "no-configmap", "no-runtime", "too-slow-to-start", "stopped-answering"}
 
 
-@pytest.mark.parametrize("name", TOLD_BY_EVENTS | {"not-answering"})
+@pytest.mark.parametrize("name", sorted(TOLD_BY_EVENTS | {"not-answering"}))
 def test_events_are_asked_for_where_status_is_silent(name):
     document = recorded(name)
     assert unexplained(document["pod"])
