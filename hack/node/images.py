@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,12 +128,15 @@ def load(settings: Settings, image: Image) -> str:
 
 
 def _drop_old(settings: Settings, reference: str) -> None:
+    """Remove old images of ours. One that a build or a container holds at this moment goes another time."""
     name = reference.rpartition(":")[0]
     kept = retention.loaded(settings, reference) | runtime.in_use(settings)
-    runtime.remove(settings, _others(runtime.references(settings), name, kept))
+    with suppress(CommandError):
+        runtime.remove(settings, _others(runtime.references(settings), name, kept))
     if not kind.docker_runs():
         for old in _others(_built(settings), name, kept):
-            _buildah(settings, "rmi", old)
+            with suppress(CommandError):
+                _buildah(settings, "rmi", old)
 
 
 def _others(references: Collection[str], name: str, kept: Collection[str]) -> list[str]:
