@@ -42,6 +42,20 @@ def test_one_sample_of_twice_the_target_is_none():
     assert (decision.replicas, decision.reason) == (2, Reason.QUEUE_GROWTH)
 
 
+def test_a_replica_that_has_just_come_is_an_answer_and_the_first_one_is_none():
+    none = Fleet((Replica("pod-0", ready=False),))
+    queue = {"waiting": 12, "waiting_full": 12, "running": 8}
+    _, state = feed(State(target=1), none, times=3)
+    decision, _ = feed(state, replicas(1, **queue), start=15.0)
+    assert decision.replicas == 2, "nothing was there before it that could have called it"
+    _, state = feed(State(target=2), replicas(1, starting=1, **queue), times=3)
+    both = Fleet((*replicas(1, **queue), Replica("new-0", ready=True, load=Load(max_num_seqs=8))))
+    decision, state = feed(state, both, times=3, start=15.0)
+    assert decision.replicas == 2, "it takes a moment until it has its share"
+    decision, _ = feed(state, both, times=2, start=30.0)
+    assert decision.replicas == 3
+
+
 def test_replicas_on_their_way_are_capacity():
     decision, _ = feed(State(target=2), replicas(1, starting=1, waiting=9, waiting_full=9, running=8), times=10)
     assert decision.replicas == 2

@@ -126,8 +126,8 @@ def _restarted(before: Track, load: Load) -> bool:
 
 def _tracked(state: State, fleet: Fleet, now: float) -> dict[str, Track]:
     """The memory of all ready replicas after this sample; of a silent one, what was known before."""
-    # What is there at the first sample of all has been there before.
-    since = now if state.seen is not None else now - SETTLED_SECONDS
+    # The first replicas answer no queue elsewhere, and after a restart of the operator all have been there before.
+    since = now if state.tracks else now - SETTLED_SECONDS
     present = {replica.name for replica in fleet.replicas if replica.ready}
     kept = {name: track for name, track in state.tracks.items() if name in present}
     return kept | {name: _track(kept.get(name), load, since, now) for name, load in fleet.loads.items()}

@@ -8,14 +8,14 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import fake_engine
 from cluster_tools import Kubectl, create, wait_for
 from node import config
-from operator_process import Services
+from operator_process import OperatorProcess, Services
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,11 @@ def one_gpu(cluster: config.Settings) -> Iterator[None]:
             yield
 
 
-def test_up_within_ten_seconds_and_down_without_cutting_a_stream(kubectl: Kubectl, services: Services) -> None:
+def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
+    kubectl: Kubectl, namespace: str, make_operator: Callable[..., OperatorProcess]
+) -> None:
+    services, operator = Services(kubectl, namespace), make_operator(namespace)
+    operator.start(scrape_seconds=5)  # as installed; the other tests sample every second
     services.apply("grows", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2}, drainSeconds=90)
     services.wait_ready("grows")
     (first,) = services.pods("grows")
