@@ -1,7 +1,8 @@
 """A keyed work queue: each key waits at most once, runs at most once at a time, and fails on its own schedule.
 
 That is what makes events cheap (a hundred of them are one reconcile) and a poisoned resource harmless (its growing
-delay is its own). Times come from the event loop's clock.
+delay is its own). After a run a key rests for a moment: what it has just written comes back as events, one for each
+object, and one look at all of them is enough. Times come from the event loop's clock.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ K = TypeVar("K")
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 300.0
+REST_SECONDS = 0.1
 
 
 class WorkQueue(Generic[K]):
@@ -38,7 +40,7 @@ class WorkQueue(Generic[K]):
         return len(self._waiting)
 
     def add(self, key: K) -> None:
-        """Has `key` worked on soon; during its own run, once more afterwards. A pending retry comes forward."""
+        """Has `key` worked on soon; during its own run or rest, once more afterwards. A pending retry comes forward."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
         if key in self._running:
@@ -76,10 +78,13 @@ class WorkQueue(Generic[K]):
             try:
                 await work(key)
             finally:
-                self._running.discard(key)
-                if key in self._again:
-                    self._again.discard(key)
-                    self.add(key)
+                asyncio.get_running_loop().call_later(REST_SECONDS, self._rested, key)
+
+    def _rested(self, key: K) -> None:
+        self._running.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
 
     def _due(self, key: K) -> None:
         self._timers.pop(key, None)

@@ -114,3 +114,22 @@ async def test_the_wait_for_a_worker_is_told():
     queue.add("waits")
     await drained(queue, work, workers=1, until=done)
     assert waits[0] < 0.05 <= waits[1]
+
+
+async def test_events_of_its_own_writes_are_one_more_run_after_a_rest(monkeypatch):
+    monkeypatch.setattr(work_queue, "REST_SECONDS", 0.05)
+    loop, queue, runs, done = asyncio.get_running_loop(), WorkQueue(), [], asyncio.Event()
+
+    async def work(key):
+        runs.append((key, loop.time()))
+        if len(runs) == 1:
+            for delay in (0.0, 0.01, 0.02, 0.03):
+                loop.call_later(delay, queue.add, key)
+            loop.call_later(0.01, queue.add, "other")
+        if [name for name, _ in runs].count("a") == 2:
+            done.set()
+
+    queue.add("a")
+    await drained(queue, work, until=done)
+    assert [name for name, _ in runs] == ["a", "other", "a"], "a rest is its own matter"
+    assert runs[2][1] - runs[0][1] >= 0.05
