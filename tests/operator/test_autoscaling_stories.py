@@ -130,6 +130,16 @@ def test_an_operator_that_restarts_in_the_middle_changes_nothing_at_once():
     assert not [when for when, _ in record.wanted if 600 <= when < 900]
 
 
+def test_recorded_users_are_served_without_flapping():
+    """A conversation load as a real engine met it (serving_simulation/data), played thrice."""
+    (scenario,) = [one for one in SCENARIOS if one.name == "recorded"]
+    world = scenario.world(1)
+    record = Simulation(world, Octavo(LIMITS), 1).run()
+    assert score(record, OBJECTIVE, 1, 0).late_share < 0.01
+    assert max(count for _, count in record.wanted) <= needs(world) + 2
+    assert_at_most_one_reversal_per_window(record.wanted, LIMITS.window_seconds)
+
+
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.floats(0, 8), min_size=8, max_size=20), st.integers(1, 3))
 def test_at_most_one_reversal_per_window(levels, seed):

@@ -95,11 +95,10 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
 
 
 def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Kubectl, services: Services) -> None:
-    services.apply("silent", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2})
-    services.wait_ready("silent")
-    (first,) = services.pods("silent")
-    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=9))
+    services.apply("silent", autoscaling={"minReplicas": 2, "maxReplicas": 2})
     services.wait_ready("silent", replicas=2)
+    first = services.pods("silent")[0]
+    services.apply("silent", autoscaling={"minReplicas": 1, "maxReplicas": 2})
     fake_engine.set_load(kubectl, services.namespace, first, {"running": "NaN"})
     condition = services.wait_condition("silent", "MetricsAvailable", "SomeReplicasSilent")
     assert condition["status"] == "False"
@@ -108,7 +107,7 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
         fake_engine.set_load(kubectl, services.namespace, pod, {"running": "NaN"})
     condition = services.wait_condition("silent", "MetricsAvailable", "NoData")
     assert "held" in condition["message"]
-    held_until = time.monotonic() + 2 * WINDOW_SECONDS
+    held_until = time.monotonic() + 1.5 * WINDOW_SECONDS
     while time.monotonic() < held_until:
         assert desired(services, "silent") == 2
         time.sleep(1)
