@@ -1,6 +1,8 @@
 """The simulator keeps to its physics, and its peers to their own rules."""
 
+import csv
 import itertools
+import statistics
 
 import pytest
 
@@ -12,6 +14,7 @@ from serving_simulation.policies.hpa import Behaviour, Keda, QueueDepthHpa
 from serving_simulation.policies.knative import Knative
 from serving_simulation.policies.view import PodView, View
 from serving_simulation.requests import Outcome, Request
+from serving_simulation.scenarios import RECORDED, RECORDING
 from serving_simulation.scores import Score, reversals, score
 from serving_simulation.service import Simulation, World
 
@@ -78,6 +81,24 @@ def test_load_tells_why_requests_wait():
         prompts.submit(Request(0.0, 900, 10))
     assert prompts.load(1.0).waiting > 0
     assert prompts.load(1.0).waiting_full == 0, "the token budget holds them, not places or memory"
+
+
+def test_the_engine_behaves_as_the_real_one_did():
+    """The recorded requests, on one simulated engine: as many run as the real one reported, all along."""
+    engine, pending = Engine(RECORDED, 0.0), loads.recorded(RECORDING)
+    with (RECORDING.parent / "smollm2_chat_load.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    real = {float(row["seconds"]): int(row["running"]) + int(row["waiting"]) for row in rows}
+    simulated = {}
+    for when in real:
+        while pending and pending[0].arrival <= when:
+            request = pending.pop(0)
+            engine.advance(request.arrival)
+            engine.submit(request)
+        engine.advance(when)
+        simulated[when] = engine.running + len(engine.waiting)
+    assert sum(simulated.values()) == pytest.approx(sum(real.values()), rel=0.15)
+    assert statistics.correlation(list(simulated.values()), list(real.values())) > 0.75
 
 
 # The service
