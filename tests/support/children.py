@@ -42,16 +42,19 @@ def orphans(api: ClusterApi, namespace: str) -> list[str]:
 
 def of_service(api: ClusterApi, namespace: str, name: str) -> dict[str, Object]:
     """A service's children by `plural/name`, with its own name written as NAME and without what the server adds."""
-    uid = (api.get(path_of(SERVICES, namespace, name)) or {"metadata": {"uid": ""}})["metadata"]["uid"]
-    mine = [
-        (plural, item)
-        for plural, item in live(api, namespace)
-        if uid in {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
-    ]
-    return {
-        f"{plural}/{item['metadata']['name']}".replace(name, "NAME"): comparable(item, name, uid)
-        for plural, item in mine
-    }
+    return of_services(api, namespace).get(name, {})
+
+
+def of_services(api: ClusterApi, namespace: str) -> dict[str, dict[str, Object]]:
+    """The children of every service of a namespace, by the services' names."""
+    parents = {item["metadata"]["uid"]: item["metadata"]["name"] for item in api.items(path_of(SERVICES, namespace))}
+    found: dict[str, dict[str, Object]] = {name: {} for name in parents.values()}
+    for plural, item in live(api, namespace):
+        for owner in item["metadata"].get("ownerReferences", ()):
+            if name := parents.get(owner["uid"]):
+                key = f"{plural}/{item['metadata']['name']}".replace(name, "NAME")
+                found[name][key] = comparable(item, name, owner["uid"])
+    return found
 
 
 def comparable(item: Object, name: str, uid: str) -> Object:

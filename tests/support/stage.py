@@ -88,9 +88,17 @@ class Stage:
 
     def wait_like(self, name: str, expected: dict[str, Object], timeout: float = 30) -> None:
         """Polls until a service's children are those expected; fails with the differences."""
+        self.wait_all_like([name], expected, timeout)
+
+    def wait_all_like(self, names: list[str], expected: dict[str, Object], timeout: float = 30) -> None:
+        """Polls until the children of every one of these services are those expected, and none is an orphan."""
         deadline = time.monotonic() + timeout
-        while found := children.differences(expected, self.children(name)):
-            assert time.monotonic() < deadline, f"{name} after {timeout:.0f} s: {found}"
+        while True:
+            all_children = children.of_services(self.api, self.namespace)
+            wrong = {name: children.differences(expected, all_children.get(name, {})) for name in names}
+            if not any(wrong.values()):
+                break
+            assert time.monotonic() < deadline, {name: found for name, found in wrong.items() if found}
             time.sleep(0.2)
         assert children.orphans(self.api, self.namespace) == []
 

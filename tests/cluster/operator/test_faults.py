@@ -68,9 +68,9 @@ def rules(cases: list[Case]) -> list[Rule]:
 
 def check_all(stage: Stage, cases: list[Case], wanted: dict[str, Any], made: list[Rule], since: float) -> None:
     """Every service is as if its calls had not failed, every fault was met, and nobody called in a frenzy."""
-    for fault, call in cases:
-        stage.wait_settled(name_of(fault, call), timeout=60)
-        stage.wait_like(name_of(fault, call), wanted)
+    names = [name_of(*case) for case in cases]
+    stage.wait_settled(*names, timeout=60)
+    stage.wait_all_like(names, wanted)
     assert [name_of(*case) for case, rule in zip(cases, made, strict=True) if rule.hits == 0] == []
     looks = [call.name for call in stage.proxy.calls(since) if (call.verb, call.resource) == ("get", SERVICES[1])]
     for case in cases:
