@@ -36,7 +36,7 @@ class OperatorConfig:
     identity: str = _option("", "holder name in the Lease; empty: the host name")
     health_host: str = _option("0.0.0.0", "address of /livez, /readyz and /metrics")  # noqa: S104 - the kubelet and Prometheus ask it
     health_port: int = _option(8080, "port of /livez, /readyz and /metrics")
-    workers: int = _option(4, "resources reconciled at the same time")
+    workers: int = _option(8, "resources reconciled at the same time; each waits for the API server most of its time")
     resync_seconds: float = _option(300.0, "everything is listed and reconciled again this often, s")
     heartbeat_seconds: float = _option(30.0, "what the watches told is held against a list this often, s")
     scrape_seconds: float = _option(5.0, "period of the engines' queue samples, s")

@@ -9,7 +9,7 @@ from typing import Any
 from octavo_operator import names
 from octavo_operator.causes import Cause
 from octavo_operator.drift import drift
-from octavo_operator.manifests import JOB, Manifest
+from octavo_operator.manifests import JOB, NETWORK_POLICY, SERVICE_ACCOUNT, Manifest
 from octavo_operator.names import Kind
 from octavo_operator.observed import Observed, Outcome, Ownership, ownership
 
@@ -66,6 +66,24 @@ class Plan:
 
     steps: tuple[Step, ...] = ()
     blocked: tuple[Cause, ...] = ()
+
+    @property
+    def stages(self) -> list[list[Step]]:
+        """The steps in groups, one after another; within a group none needs another, so they go at the same time."""
+        stages = sorted({_stage(step) for step in self.steps})
+        return [[step for step in self.steps if _stage(step) == stage] for stage in stages]
+
+
+def _stage(step: Step) -> int:
+    """First what a Deployment's controller and pods look at when it is changed; last what is given up."""
+    if isinstance(step, Delete):
+        return 2
+    if isinstance(step, MarkVictim):
+        return 0
+    return 0 if step.manifest["kind"] in _BEFORE_PODS else 1
+
+
+_BEFORE_PODS = frozenset({SERVICE_ACCOUNT[1], NETWORK_POLICY[1]})
 
 
 def make_plan(observed: Observed, children: list[Manifest], victim: str | None, paused: bool) -> Plan:

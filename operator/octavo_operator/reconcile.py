@@ -5,6 +5,7 @@ Whatever happened before, it looks at what is there now and brings it one step n
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -98,13 +99,18 @@ class Reconciler:
     async def _execute(self, key: Key, plan: Plan) -> list[ApiError]:
         """Does every step; one that fails stops none of the others."""
         failures: list[ApiError] = []
-        for step in plan.steps:
-            log.info("%s: %s", key, step.reason)
-            try:
-                await self._api.execute(key.namespace, step)
-            except ApiError as error:
-                failures.append(error)
+        for stage in plan.stages:
+            ended = await asyncio.gather(*(self._do(key, step) for step in stage))
+            failures += [error for error in ended if error]
         return failures
+
+    async def _do(self, key: Key, step: Step) -> ApiError | None:
+        log.info("%s: %s", key, step.reason)
+        try:
+            await self._api.execute(key.namespace, step)
+        except ApiError as error:
+            return error
+        return None
 
     async def _stand_still(self, resource: dict[str, Any], error: SpecError | Refused) -> None:
         reason = "SpecUnreadable" if isinstance(error, SpecError) else _as_cause(error).reason

@@ -7,7 +7,7 @@ import pytest
 from octavo_operator import manifests, names
 from octavo_operator.drift import drift
 from octavo_operator.observed import Observed, Ownership, ownership, read_pod
-from octavo_operator.plan import Apply, MarkVictim, make_plan
+from octavo_operator.plan import Apply, Delete, MarkVictim, Plan, make_plan
 from operator_samples import live, made_deployment, pod, resource
 
 PARENT = resource(engine={"env": [{"name": "EMPTY", "value": ""}]}, resources={"limits": {"cpu": "1000m"}})
@@ -167,3 +167,17 @@ def container(deployed):
 
 def pod_spec(deployed):
     return deployed["spec"]["template"]["spec"]
+
+
+def test_the_victim_and_what_pods_need_come_before_the_deployment_and_deletions_last():
+    made = Plan(
+        (
+            Delete(manifests.JOB, "old", "u", "why"),
+            *plan(victim="assistant-2", pods=[pod("assistant-2", ready=True)]).steps,
+            Apply(manifests.service_account(PARENT), "why"),
+        )
+    )
+    first, second, last = made.stages
+    assert {getattr(step, "pod", None) or step.manifest["kind"] for step in first} == {"assistant-2", "ServiceAccount"}
+    assert {step.manifest["kind"] for step in second} == {"Service", "PodDisruptionBudget", "Deployment"}
+    assert last == [made.steps[0]]
