@@ -9,10 +9,13 @@ UV := $(CACHE)/tools/bin/uv
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 PYTHON_SOURCES := engine operator hack tests benchmarks
+PURE := tests/engine/pure tests/operator tests/contract tests/hack
+# First those that mostly wait for pods, side by side, then those that want the node for themselves.
+CLUSTER_TESTS := bash -c '$(PYTEST) -n 4 --dist loadfile -m "not soak and not alone" tests/cluster && $(PYTEST) -m "alone and not soak" tests/cluster'
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
-.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench venv cluster cluster-down
+.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-autoscaling venv cluster cluster-down
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,19 +27,20 @@ demo-down: venv ## Remove what the demo made, and the cluster
 	@PYTHONPATH=hack $(BIN)/python -m demo down
 
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
+	$(PYTEST) -n auto $(PURE)
 	hack/cluster build s3
-	$(PYTEST) tests/engine tests/operator tests/contract tests/hack tests/gpu
-	hack/with-cluster $(PYTEST) tests/cluster
+	$(PYTEST) tests/engine tests/gpu --ignore tests/engine/pure
+	hack/with-cluster $(CLUSTER_TESTS)
 
-test-fast: venv ## Run the tests that need neither torch nor a cluster (seconds)
-	$(PYTEST) -q tests/engine/pure tests/operator tests/contract tests/hack
+test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
+	$(PYTEST) -q -n auto $(PURE)
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU
 	hack/cluster build s3
 	$(PYTEST) -q tests/engine
 
 test-cluster: venv ## Run the tests on the embedded node
-	hack/with-cluster $(PYTEST) tests/cluster
+	hack/with-cluster $(CLUSTER_TESTS)
 
 soak: venv ## Run the long forms of the tests on the embedded node (an hour or more)
 	hack/with-cluster $(PYTEST) -m soak --timeout 3600 tests
@@ -54,6 +58,10 @@ requirements: $(UV) ## Resolve the pinned requirements again
 
 bench: venv ## Compare with transformers on this machine, side by side
 	$(BIN)/python benchmarks/side_by_side.py
+
+bench-autoscaling: venv ## Compare scaling policies in virtual time; writes the table and picture of docs/AUTOSCALING.md
+	PYTHONPATH=operator:benchmarks/autoscaling $(BIN)/python -m serving_simulation \
+		--document docs/AUTOSCALING.md --picture docs/autoscaling.svg
 
 cluster: venv ## Start the embedded Kubernetes node
 	hack/cluster up

@@ -16,11 +16,26 @@ from node import config
 HACK = config.HACK
 
 
+ALONE = {
+    "test_node.py": "kills the node's components",
+    "test_node_extras.py": "drains the node",
+    "test_node_policies.py": "expects what a connection does within seconds",
+    "test_main_job.py": "serves a real model, and installs the charts",
+    "test_nothing_lost.py": "serves a real model on two replicas under load",
+    "test_engine_faults.py": "serves a real model",
+    "operator/test_charts.py": "installs the charts, whose definitions all share",
+    "operator/test_permissions.py": "holds the roles against what all the others have used",
+}
+"""Files that want the node for themselves, and why. The others run side by side: they mostly wait for pods."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.cluster)
+            if str(item.path.relative_to(here)) in ALONE:
+                item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(scope="session")
