@@ -175,7 +175,9 @@ def poisoned(bench: Bench) -> tuple[float, float]:
     wish = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
     bench.apply(bench.manifest("poisoned", resources=wish))
     wait(lambda: "ApplyRefused" in json.dumps(bench.api.items(path_of(SERVICES, bench.namespace))), 60, "the refusal")
-    return before, median(bench.latency(name) for name in names)
+    after = median(bench.latency(name) for name in names)
+    bench.api.delete(path_of(SERVICES, bench.namespace, "poisoned"))
+    return before, after
 
 
 def measured(settings: config.Settings, audit_log: Path, count: int) -> dict[str, Any]:
