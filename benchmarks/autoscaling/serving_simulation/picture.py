@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,8 +37,14 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.set_visible(False)
     handles, labels = cells[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-    figure.savefig(path, format="svg", metadata={"Date": None})
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "make bench-autoscaling"})
+    path.write_text(_compact(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _compact(svg: str) -> str:
+    """The same picture with coordinates to a tenth of a point and without blanks at the ends of lines."""
+    rounded = re.sub(r"(?<![\d.-])-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}", svg)
+    return "\n".join(line.strip() for line in rounded.splitlines()) + "\n"
 
 
 def _panel(axes: Axes, results: Sequence[Result]) -> None:
