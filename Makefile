@@ -27,12 +27,13 @@ demo-down: venv ## Remove what the demo made, and the cluster
 	@PYTHONPATH=hack $(BIN)/python -m demo down
 
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
+	hack/cluster build helm s3
 	$(PYTEST) -n auto $(PURE)
-	hack/cluster build s3
 	$(PYTEST) tests/engine tests/gpu --ignore tests/engine/pure
 	hack/with-cluster $(CLUSTER_TESTS)
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
+	hack/cluster build helm
 	$(PYTEST) -q -n auto $(PURE)
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU
