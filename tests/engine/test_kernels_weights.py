@@ -9,6 +9,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from octavo_engine.kernels import dequant, onednn_linear
+from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.linear import PLAIN, choose_linear
 from octavo_engine.model.gguf_source import SLICE_WEIGHTS, decode
 
@@ -64,5 +65,11 @@ def test_packed_products_equal_plain_ones(rows: int, bias: bool) -> None:
     torch.testing.assert_close(packed_gated(x), gated(x), **close)
 
 
-def test_float32_keeps_plain_products() -> None:
-    assert choose_linear(torch.float32, torch.device("cpu")) is PLAIN
+@pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_products_are_packed_where_the_kernels_run(dtype: torch.dtype) -> None:
+    assert choose_linear(dtype, torch.device("cpu")).name == "cpu"
+
+
+def test_float16_keeps_plain_products() -> None:
+    assert choose_linear(torch.float16, torch.device("cpu")) is PLAIN
