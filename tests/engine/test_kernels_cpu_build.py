@@ -42,8 +42,8 @@ def test_concurrent_builds_leave_one_whole_library(recipe: build.Recipe, tmp_pat
     with ThreadPoolExecutor(2) as pool:
         places = set(pool.map(recipe.compile, [tmp_path] * 2))
     assert list(tmp_path.iterdir()) == [*places]
-    library = str(tmp_path / recipe.name)
-    code = f"import torch, ctypes; print(ctypes.CDLL({library!r}).octavo_linear_bfloat16 is not None)"
+    compiled = str(tmp_path / recipe.name)
+    code = f"import torch, ctypes; print(ctypes.CDLL({compiled!r}).octavo_linear_bfloat16 is not None)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert answer.stdout.strip() == "True"
 
