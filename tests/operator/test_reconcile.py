@@ -158,7 +158,8 @@ async def test_a_growing_queue_raises_the_deployment():
     assert world.cluster.resource["status"]["queue"] == {"waiting": 9, "running": 2}
 
 
-async def test_an_operator_restart_keeps_count_and_history():
+async def grown():
+    """A service whose queue has called for its second replica."""
     world = World(scaled())
     await world.settle()
     world.cluster.pods = [pod(ready=True)]
@@ -166,6 +167,11 @@ async def test_an_operator_restart_keeps_count_and_history():
     await world.settle()
     await world.tick(2)
     await world.settle()
+    return world
+
+
+async def test_an_operator_restart_keeps_count_and_history():
+    world = await grown()
     before = copy.deepcopy(world.cluster.resource["status"]["scaling"])
     world.restart_operator()
     await world.settle()
@@ -175,13 +181,7 @@ async def test_an_operator_restart_keeps_count_and_history():
 
 async def test_a_namesake_made_anew_inherits_no_count_and_no_history():
     """A namespace can go and come back while the operator is forbidden to look."""
-    world = World(scaled())
-    await world.settle()
-    world.cluster.pods = [pod(ready=True)]
-    world.loads.answer = busy(9)
-    await world.settle()
-    await world.tick(2)
-    await world.settle()
+    world = await grown()
     assert world.replicas == 2
     remade = scaled()
     remade["metadata"]["uid"] = "another"

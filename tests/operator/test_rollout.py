@@ -1,7 +1,5 @@
 """From a changed spec to other pods: what is checked, what waits, what a death, an edit or an upgrade does to it."""
 
-import json
-
 import pytest
 
 from fake_cluster import Died, job_pod
@@ -9,45 +7,12 @@ from octavo_operator.desired import Defaults
 from octavo_operator.errors import Retryable
 from octavo_operator.manifests import CONFIG_MAP, DEPLOYMENT
 from octavo_operator.observed import Outcome, Purpose
-from octavo_operator.revisions import MAX_BYTES, read_history, revision_of
+from octavo_operator.revisions import MAX_BYTES, revision_of
 from octavo_operator.rollout import UNRECORDED
 from octavo_operator.spec import read_spec
-from operator_samples import DEFAULTS, pod, resource, unscheduled
+from operator_samples import DEFAULTS, resource
 from operator_world import World
-
-OLD, NEW, OTHER = {"maxNumSeqs": 4}, {"maxNumSeqs": 8}, {"maxNumSeqs": 16}
-FULL = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available: "
-CROWDED = FULL + "1 No preemption victims found for incoming pod."
-TOO_LARGE = FULL + "1 Preemption is not helpful for scheduling."
-HUB = {"source": "hf://org/name"}
-FOUND = json.dumps({"revision": "c0ffee", "bytes": 1 << 30, "files": 3})
-
-
-async def serving(**spec):
-    """A service whose first revision serves."""
-    world = World(resource(**({"engine": OLD} | spec)))
-    await world.settle()
-    if world.cluster.resource["spec"]["model"]["source"].startswith("hf://"):
-        await passes(world, FOUND)
-    world.cluster.roll_out()
-    world.cluster.pods = [pod("old", ready=True)]
-    await world.settle()
-    assert world.phase == "Complete"
-    return world
-
-
-async def passes(world, words="", purpose=Purpose.PREFLIGHT):
-    """The Job of a purpose ends well, and all that follows of it."""
-    world.cluster.end_job(purpose, Outcome.PASSED, words)
-    await world.settle()
-
-
-def kept(world):
-    return read_history(world.cluster.children[CONFIG_MAP]["data"])
-
-
-def runs(world, engine):
-    return f"--max-num-seqs={engine['maxNumSeqs']}" in world.args
+from rollout_world import NEW, OLD, OTHER, kept, passes, runs, serving
 
 
 async def test_a_new_revision_reaches_the_replicas_only_after_its_preflight():
@@ -424,117 +389,6 @@ async def test_a_spec_that_cannot_be_read_keeps_what_runs():
     world.change(engine=OLD)
     await world.settle()
     assert world.phase == "Complete"
-
-
-def strategy(world):
-    return world.deployment["spec"]["strategy"]["rollingUpdate"]
-
-
-SURGE, IN_PLACE = {"maxSurge": 1, "maxUnavailable": 0}, {"maxSurge": 0, "maxUnavailable": 1}
-
-
-async def rolling(rollout, words=CROWDED):
-    """A new revision whose first replica waits for room."""
-    world = await serving(rollout=rollout)
-    world.cluster.instant = False
-    world.change(engine=NEW)
-    await world.settle()
-    await passes(world)
-    world.cluster.pods = [pod("old", ready=True), pod("new", **unscheduled(words))]
-    await world.settle()
-    assert world.phase == "Rolling"
-    return world
-
-
-@pytest.mark.parametrize(
-    ("rollout", "words", "expected"),
-    [
-        ("Auto", CROWDED, IN_PLACE),
-        ("Auto", TOO_LARGE, SURGE),
-        ("Auto", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", SURGE),
-        ("Surge", CROWDED, SURGE),
-        ("InPlace", TOO_LARGE, IN_PLACE),
-    ],
-)
-async def test_how_a_new_replica_gets_room(rollout, words, expected):
-    world = await rolling(rollout, words)
-    assert strategy(world) == expected
-
-
-async def test_auto_stays_in_place_until_the_rollout_ends():
-    world = await rolling("Auto")
-    world.cluster.pods = [pod("old", ready=True), pod("new")]
-    world.restart_operator()
-    await world.settle()
-    assert strategy(world) == IN_PLACE
-    world.cluster.roll_out()
-    await world.settle()
-    assert strategy(world) == SURGE
-    assert world.phase == "Complete"
-
-
-async def test_a_pod_without_room_outside_a_rollout_changes_no_strategy():
-    world = await serving(replicas=2)
-    world.cluster.pods.append(pod("second", **unscheduled(CROWDED)))
-    await world.settle()
-    assert strategy(world) == SURGE
-
-
-async def test_a_fetched_model_is_pinned_by_its_preflight():
-    world = World(resource(model=HUB))
-    await world.settle()
-    assert DEPLOYMENT not in world.cluster.children
-    preflight = world.cluster.job(Purpose.PREFLIGHT)["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert preflight[: preflight.index("--")] == ["--source=hf://org/name"]
-    await passes(world, FOUND)
-    (loader,) = world.deployment["spec"]["template"]["spec"]["initContainers"]
-    assert "--revision=c0ffee" in loader["args"]
-    assert kept(world).revisions[kept(world).active].checkpoint.bytes == 1 << 30
-
-
-async def test_a_fetched_model_whose_preflight_tells_nothing_is_stalled():
-    world = World(resource(model=HUB))
-    await world.settle()
-    await passes(world, "all is well")
-    assert world.cluster.conditions()["Stalled"]["reason"] == "PreflightReportMissing"
-    assert DEPLOYMENT not in world.cluster.children
-
-
-async def test_a_restart_of_a_fetched_model_resolves_its_revision_anew():
-    world = await serving(model=HUB)
-    world.change(restartedAt="now")
-    await world.settle()
-    await passes(world, FOUND.replace("c0ffee", "decade"))
-    (loader,) = world.deployment["spec"]["template"]["spec"]["initContainers"]
-    assert "--revision=decade" in loader["args"]
-
-
-async def test_a_cache_is_filled_before_a_replica_reads_it():
-    world = World(resource(model=HUB, cache={"persistentVolumeClaim": "models"}))
-    await world.settle()
-    await passes(world, FOUND)
-    assert (world.phase, DEPLOYMENT in world.cluster.children) == ("Loading", False)
-    assert world.cluster.job(Purpose.PREFLIGHT) is None
-    (container,) = world.cluster.job(Purpose.LOADER)["spec"]["template"]["spec"]["containers"]
-    folder = next(arg.partition("=")[2] for arg in container["args"] if arg.startswith("--destination="))
-    await passes(world, purpose=Purpose.LOADER)
-    assert f"--model={folder}" in world.args
-    assert "initContainers" not in world.deployment["spec"]["template"]["spec"]
-    assert world.cluster.jobs == {}
-
-
-async def test_a_loader_that_fails_leaves_the_replicas():
-    world = await serving()
-    world.change(model=HUB, cache={"persistentVolumeClaim": "models"})
-    await world.settle()
-    await passes(world, FOUND)
-    world.cluster.end_job(Purpose.LOADER, Outcome.FAILED, "DiskFull: 2 GiB are needed")
-    await world.settle()
-    assert world.cluster.conditions()["Stalled"]["reason"] == "DiskFull"
-    assert "--model=/models/smollm2" in world.args
-    world.change(model=resource()["spec"]["model"], cache=None)
-    await world.settle()
-    assert (world.phase, world.cluster.jobs) == ("Complete", {})
 
 
 async def test_records_stay_small():

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 import fake_engine
 from cluster_tools import Kubectl, create, wait_for
-from node import config
 from operator_process import OperatorProcess, Services
 
 log = logging.getLogger(__name__)
@@ -51,17 +47,6 @@ class Stream:
         self._thread.join(30)
         assert not self._thread.is_alive()
         return self.lines
-
-
-@pytest.fixture
-def one_gpu(cluster: config.Settings) -> Iterator[None]:
-    """The node claims one accelerator."""
-    if cluster.kubeconfig is not None:
-        pytest.skip("another cluster's nodes are not ours to change")
-    for count in ("1", "0"):
-        subprocess.run([config.HACK / "cluster", "gpus", count], check=True, capture_output=True, timeout=60)
-        if count == "1":
-            yield
 
 
 def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
