@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest
 PYTHON_SOURCES := engine operator hack tests benchmarks
 PURE := tests/engine/pure tests/operator tests/contract tests/hack
 # First those that mostly wait for pods, side by side, then those that want the node for themselves.
-CLUSTER_TESTS := bash -c '$(PYTEST) -n 4 --dist loadgroup -m "not soak and not alone" tests/cluster && $(PYTEST) -m "alone and not soak" tests/cluster'
+CLUSTER_TESTS := bash -c '$(PYTEST) -n 4 --dist loadfile -m "not soak and not alone" tests/cluster && $(PYTEST) -m "alone and not soak" tests/cluster'
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 

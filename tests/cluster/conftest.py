@@ -36,13 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
             if str(item.path.relative_to(here)) in ALONE:
                 item.add_marker(pytest.mark.alone)
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
-def _group(item: pytest.Item) -> str:
-    """What is run by one worker, one after the other: a file, or all that count on how many accelerators there are."""
-    counts = "one_gpu" in getattr(item, "fixturenames", ()) or item.path.name == "test_causes.py"
-    return "accelerators" if counts else item.path.name
 
 
 @pytest.fixture(scope="session")

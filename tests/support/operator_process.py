@@ -235,6 +235,13 @@ class Services:
 
         return wait_for(ready, timeout, f"{replicas} ready replicas of {name}")
 
+    def desired(self, name: str) -> int:
+        """How many replicas the service's Deployment shall have."""
+        deployment = self.get("deployment", name)
+        assert deployment is not None
+        count: int = deployment["spec"]["replicas"]
+        return count
+
     def pods(self, name: str) -> list[str]:
         """Names of a service's pods that are not going."""
         selector = f"octavo.dev/service={name}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -77,20 +75,3 @@ def services(shared: tuple[Services, OperatorProcess]) -> Services:
 @pytest.fixture
 def operator(shared: tuple[Services, OperatorProcess]) -> OperatorProcess:
     return shared[1]
-
-
-@pytest.fixture(scope="module")
-def one_gpu(cluster: config.Settings, kubectl: Kubectl) -> Iterator[None]:
-    """The node claims one accelerator, and nobody holds it."""
-    if cluster.kubeconfig is not None:
-        pytest.skip("another cluster's nodes are not ours to change")
-
-    def held() -> bool:
-        pods = json.loads(kubectl("get", "pods", "-A", "-o", "json", "--field-selector=spec.nodeName!="))["items"]
-        return any("nvidia.com/gpu" in json.dumps(pod["spec"]["containers"]) for pod in pods)
-
-    wait_for(lambda: not held(), 90, "the end of others' accelerators")
-    for count in ("1", "0"):
-        subprocess.run([config.HACK / "cluster", "gpus", count], check=True, capture_output=True, timeout=60)
-        if count == "1":
-            yield

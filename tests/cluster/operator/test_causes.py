@@ -28,12 +28,6 @@ CASES = [
     ("no-cache", {"model": REMOTE, "cache": {"persistentVolumeClaim": "nocache"}}, "PvcNotFound", '"nocache"'),
     ("claim-waits", {"model": {"source": "pvc://unbound/m"}}, "PvcPending", "kubectl describe pvc"),
     ("quota", {"resources": {"limits": {"example.com/rare": "1"}}}, "QuotaExceeded", "exceeded quota"),
-    (
-        "no-gpu",
-        {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
-        "InsufficientAccelerator",
-        "Insufficient nvidia.com",
-    ),
     ("no-node", {"template": {"nodeSelector": {"no": "where"}}}, "Unschedulable", "node"),
     ("too-big", {"resources": {"requests": {"memory": "900Gi"}}}, "Unschedulable", "Insufficient memory"),
     ("too-fast", {"resources": {"requests": {"cpu": "900"}}}, "Unschedulable", "lower resources.requests.cpu"),

@@ -2,56 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from cluster_tools import Kubectl, wait_for
 from operator_process import OperatorProcess, Services
 from story import Story
-
-ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
-
-
-def test_one_accelerator_is_enough_for_every_change(services: Services, one_gpu: None) -> None:
-    """Auto goes on in place where a new replica finds no room, in both directions; InPlace does so by itself."""
-    story = Story(services, "scarce", resources=ONE_GPU, engine={"maxNumSeqs": 7})
-    first = story.serves()
-    story.change(engine={"maxNumSeqs": 8})
-    second = story.serves(90)
-    assert not first & second
-    assert "--max-num-seqs=8" in story.container()["args"]
-    story.change(rollout="InPlace", restartedAt="2030-01-01T00:00:00Z")
-    assert not second & story.serves(90)
-    story.ends()
-
-
-def test_what_is_broken_takes_no_replica_down(services: Services, one_gpu: None) -> None:
-    """One after another, without an accelerator to spare; each is named, and the way back is open."""
-    story = Story(services, "broken", resources=ONE_GPU)
-    first = story.serves()
-    template = story.container()
-    broken = [
-        ({"engine": {"maxNumSeqs": 666}}, "InvalidConfiguration", "--max-num-seqs"),
-        ({"model": {"source": "file:///missing"}}, "ModelNotFound", "no such model"),
-        ({"model": {"source": "hf://fake/missing"}}, "ModelNotFound", "no such model"),
-        ({"engine": {"image": "localhost/none:1"}}, "ImagePullFailed", "localhost/none:1"),
-        ({"rollout": "InPlace", "auth": {"apiKeySecretRef": {"name": "none", "key": "k"}}}, "", "none"),
-    ]
-    for change, reason, words in broken:
-        before = dict(story.spec)
-        story.change(**change)
-        if reason:
-            assert words in story.stalls(reason)
-        else:
-            wait_for(lambda words=words: words in json.dumps(story.status()), 60, "the missing Secret's name")
-        assert story.pods() == first
-        story.answers()
-        story.change(**{key: before.get(key) for key in change})
-    assert story.serves() == first, "reverted: nothing happened"
-    assert story.container() == template
-    wait_for(lambda: not story.jobs(), 30, "the end of the failed checks")
-    assert not services.condition("broken", "Stalled")
-    story.ends()
 
 
 def test_what_only_running_shows_leaves_the_old_replica(services: Services) -> None:

@@ -18,13 +18,6 @@ log = logging.getLogger(__name__)
 WINDOW_SECONDS = 10  # of decreases, for these tests' operator
 
 
-def desired(services: Services, name: str) -> int:
-    deployment = services.get("deployment", name)
-    assert deployment is not None
-    count: int = deployment["spec"]["replicas"]
-    return count
-
-
 class Stream:
     """A client that reads a slow answer of one replica from begin to end."""
 
@@ -59,7 +52,7 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
     (first,) = services.pods("grows")
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=9))
     grown = time.monotonic()
-    wait_for(lambda: desired(services, "grows") == 2, 10, "the second replica")
+    wait_for(lambda: services.desired("grows") == 2, 10, "the second replica")
     log.info("from the queue's growth to the Deployment's count: %.1f s", time.monotonic() - grown)
     document = services.wait_ready("grows", replicas=2)
     (decision,) = document["status"]["scaling"]["decisions"]
@@ -70,7 +63,7 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
     (second,) = set(services.pods("grows")) - {first}
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=0, running=1))
     stream = Stream(services, second)
-    wait_for(lambda: desired(services, "grows") == 1, 90, "one replica less")
+    wait_for(lambda: services.desired("grows") == 1, 90, "one replica less")
     wait_for(lambda: services.pods("grows") == [first], 30, "the end of the least busy replica to begin")
     told = len(stream.lines)
     wait_for(lambda: len(stream.lines) > told + 20, 60, "tokens well after the pod was told to end")
@@ -94,31 +87,12 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
     assert "held" in condition["message"]
     held_until = time.monotonic() + 1.5 * WINDOW_SECONDS
     while time.monotonic() < held_until:
-        assert desired(services, "silent") == 2
+        assert services.desired("silent") == 2
         time.sleep(1)
     for pod in services.pods("silent"):
         fake_engine.set_load(kubectl, services.namespace, pod, fake_engine.IDLE)
     services.wait_condition("silent", "MetricsAvailable", "AllReplicasReport")
-    wait_for(lambda: desired(services, "silent") == 1, 60, "one replica less, now that idleness is known")
-
-
-def test_a_replica_without_an_accelerator_limits_scaling(kubectl: Kubectl, services: Services, one_gpu: None) -> None:
-    scale = {"maxReplicas": 4, "targetQueueDepth": 1}
-    services.apply("limited", autoscaling=scale, resources={"limits": {"nvidia.com/gpu": "1"}}, rollout="InPlace")
-    services.wait_ready("limited")
-    (first,) = services.pods("limited")
-    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=3))
-    condition = services.wait_condition("limited", "ScalingLimited", "PodsUnschedulable")
-    assert condition["status"] == "True"
-    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=40))
-    time.sleep(5)  # several samples of a queue that asks for more
-    assert desired(services, "limited") == 2
-    assert services.condition("limited", "Ready")["status"] == "True"
-    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.IDLE)
-    wait_for(lambda: desired(services, "limited") == 1, 60, "the pending replica to be given up")
-    wait_for(lambda: services.pods("limited") == [first], 30, "the serving replica to be the one that stays")
-    services.wait_condition("limited", "ScalingLimited", "NotLimited")
-    services.delete("limited")
+    wait_for(lambda: services.desired("silent") == 1, 60, "one replica less, now that idleness is known")
 
 
 def burn(kubectl: Kubectl, namespace: str, pod: str) -> None:
@@ -141,7 +115,7 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
     burn(kubectl, services.namespace, first)
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=99))
     create(kubectl, horizontal_pod_autoscaler(services.namespace, "external", maximum=2))
-    wait_for(lambda: desired(services, "external") == 2, 150, "the autoscaler's second replica")
+    wait_for(lambda: services.desired("external") == 2, 150, "the autoscaler's second replica")
     assert services.wait_ready("external", replicas=2)["spec"]["replicas"] == 2
     writers = spec_writers(kubectl, services.namespace, "external")
     assert "octavo-operator" not in writers
@@ -150,7 +124,7 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
 
     patch = json.dumps({"spec": {"maxReplicas": 1}})
     kubectl("patch", "hpa", "external", "-n", services.namespace, "--type=merge", "-p", patch)
-    wait_for(lambda: desired(services, "external") == 1, 60, "the autoscaler to take it back")
+    wait_for(lambda: services.desired("external") == 1, 60, "the autoscaler to take it back")
     services.wait_ready("external")
     kubectl("delete", "hpa", "external", "-n", services.namespace)
     kubectl("scale", "osvc/external", "-n", services.namespace, "--replicas=0")
