@@ -24,7 +24,10 @@ def test_a_service_gets_its_children_and_serves(kubectl: Kubectl, services: Serv
     assert document["status"]["observedGeneration"] == document["metadata"]["generation"]
     kinds = {item["type"] for item in document["status"]["conditions"]}
     assert {"Ready", "ModelReady", "WorkloadAvailable", "MetricsAvailable", "MonitoringConfigured"} <= kinds
-    assert not {"Stalled", "Reconciling"} & kinds
+    assert "Stalled" not in kinds
+    # A pod is seen ready a moment before its Deployment has counted it.
+    wait_for(lambda: not services.condition("serves", "Reconciling"), 15, "the end of reconciling")
+    assert not services.condition("serves", "Stalled")
 
 
 def test_nothing_of_the_users_is_written(services: Services) -> None:
