@@ -29,7 +29,7 @@ demo-down: venv ## Remove what the demo made, and the cluster
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	hack/cluster build helm s3
 	$(PYTEST) -n auto $(PURE)
-	$(PYTEST) tests/engine tests/gpu --ignore tests/engine/pure
+	$(PYTEST) -n 2 tests/engine tests/gpu --ignore tests/engine/pure
 	hack/with-cluster $(CLUSTER_TESTS)
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
@@ -38,7 +38,7 @@ test-fast: venv ## Run the tests that need neither torch nor a cluster (half a m
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU
 	hack/cluster build s3
-	$(PYTEST) -q tests/engine
+	$(PYTEST) -q -n 2 tests/engine
 
 test-cluster: venv ## Run the tests on the embedded node
 	hack/with-cluster $(CLUSTER_TESTS)

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from faulty_http import Fault, FaultyServer, running
@@ -206,6 +207,7 @@ def test_a_source_that_is_away_for_a_moment(tmp_path):
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=64), st.integers(0, 2000))
+@example(b"\2", 23)  # a whole header, of no tensors
 def test_a_hostile_header_asks_for_no_memory(noise, size):
     asked: list[int] = []
 
@@ -219,7 +221,7 @@ def test_a_hostile_header_asks_for_no_memory(noise, size):
     for reader, start in ((GgufFile, b"GGUF"), (read_header, b"")):
         content = RemoteBytes("x", len(noise) + size, read)
         noise = start + noise
-        with pytest.raises(StartupError):
+        with suppress(StartupError):  # noise can be a whole header, of no tensors
             reader("x", content)
     assert sum(asked) <= 4 * (len(noise) + size)
 

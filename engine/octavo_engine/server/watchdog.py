@@ -80,6 +80,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Begin to look."""
+        self._arm()  # by now, not after the first wait: a hang in between would last for ever
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,7 +93,7 @@ class Watchdog:
     def _run(self) -> None:
         before = time.monotonic()
         while not self._stopped.wait(self._interval):
-            faulthandler.dump_traceback_later(self._python_limit, exit=True, file=STDERR)
+            self._arm()
             now = time.monotonic()
             # Time in which this thread did not run either (the process was suspended or throttled) proves nothing.
             fault = self._watch.look(self._beat(), min(now - before, 2 * self._interval))
@@ -100,3 +101,7 @@ class Watchdog:
             if fault is not None:
                 self._on_fault(fault)
                 return
+
+    def _arm(self) -> None:
+        """Set the timer in C anew."""
+        faulthandler.dump_traceback_later(self._python_limit, exit=True, file=STDERR)
