@@ -34,6 +34,8 @@ class Batch:
     admitted: tuple[Request, ...] = ()
     preempted: tuple[tuple[Request, PreemptReason], ...] = ()
     evicted_blocks: int = 0
+    at: float = 0.0  # seconds on the engine's clock, when it was decided
+    blocked: WaitReason | None = None  # what holds those that still wait; None: nobody waits
 
     @property
     def num_tokens(self) -> int:
@@ -60,6 +62,7 @@ class SchedulerStats:
 
     waiting: Mapping[WaitReason, int] = field(default_factory=dict)
     waiting_prompt_tokens: int = 0
+    running_prompt_tokens: int = 0  # of admitted prompts, those that are not computed yet
     running: int = 0
     oldest_arrival: float | None = None  # of the waiting requests, seconds on the engine's clock
     free_blocks: int = 0

@@ -13,7 +13,7 @@ from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.errors import EngineDead, PromptTooLong
 from octavo_engine.output import Answer, Delta, IncrementalText
 from octavo_engine.pulse import Pulse
-from octavo_engine.request import FinishReason, Request, Sampled
+from octavo_engine.request import EventKind, FinishReason, Request, Sampled
 from octavo_engine.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Engine:
             delta = Delta("", (), FinishReason.ERROR)
         else:
             if request.num_output == 1:
-                request.note(now, "first_token")
+                request.note(now, EventKind.FIRST_TOKEN)
             self._metrics.token(request, now)
         if delta.finish_reason is not None:
             self._finish(request, delta.finish_reason, now)

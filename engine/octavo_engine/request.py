@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+MAX_EVENTS = 128  # lines of one timeline: a request that is preempted again and again does not fill the memory
+
 
 class Status(StrEnum):
     """Where a request is. A preempted request is WAITING again."""
@@ -51,6 +53,21 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # the client went away, or the server's drain ran out
     DEADLINE = "deadline"  # it waited or ran longer than its deadline
     ERROR = "error"  # an internal failure of this request
+
+
+class EventKind(StrEnum):
+    """What happened to a request: the words of its timeline."""
+
+    ARRIVED = "arrived"  # its HTTP request was received
+    SUBMITTED = "submitted"  # its body is checked and its prompt tokenized: from here it waits, as `new`
+    REJECTED = "rejected"  # `why`: RejectReason
+    QUEUED = "queued"  # a step looks at it: from here it waits for what the queue waits for
+    WAITING = "waiting"  # `why`: a WaitReason of its own; empty: again for what the queue waits for
+    ADMITTED = "admitted"  # `tokens` were found in the prefix cache
+    COMPUTED = "computed"  # `tokens` it knew were computed, in `steps` steps, until `until`
+    FIRST_TOKEN = "first_token"
+    PREEMPTED = "preempted"  # `why`: PreemptReason; `by`: the request that its blocks were taken for
+    FINISHED = "finished"  # `why`: FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +123,12 @@ class Event:
     """One line of a request's timeline. `at` is in seconds on the engine's monotonic clock."""
 
     at: float
-    what: str  # arrived | admitted | first_token | preempted | finished
-    why: str = ""
+    what: EventKind
+    why: str = ""  # a value of one of the reasons above
+    by: str = ""  # the id of another request
+    tokens: int = 0
+    steps: int = 0
+    until: float = 0.0  # seconds, the same clock
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -133,10 +154,11 @@ class Request:
     finish_reason: FinishReason | None = None
     blocks: list[int] = field(default_factory=list)  # block table: block i holds tokens [i * block_size, ...)
     events: list[Event] = field(default_factory=list)
+    events_left_out: int = 0
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.tokens)
-        self.events.append(Event(self.arrival, "arrived"))
+        self.events.append(Event(self.arrival, EventKind.ARRIVED))
 
     @property
     def num_tokens(self) -> int:
@@ -168,6 +190,20 @@ class Request:
         """The length at which it ends whatever happens."""
         return self.num_prompt + self.params.max_tokens
 
-    def note(self, at: float, what: str, why: str = "") -> None:
-        """Add a line to the timeline."""
-        self.events.append(Event(at, what, why))
+    def note(self, at: float, what: EventKind, why: str = "", *, by: str = "", tokens: int = 0) -> None:
+        """Add a line to the timeline. Of too many, those in the middle are counted and left out."""
+        if len(self.events) >= MAX_EVENTS and what not in (EventKind.FIRST_TOKEN, EventKind.FINISHED):
+            self.events_left_out += 1
+            return
+        self.events.append(Event(at, what, why, by, tokens))
+
+    def note_computed(self, began: float, ended: float, tokens: int) -> None:
+        """Account for a chunk. Those that follow each other are one line, however long the prompt."""
+        last = self.events[-1]
+        if last.what is EventKind.COMPUTED:
+            chunks = Event(last.at, last.what, tokens=last.tokens + tokens, steps=last.steps + 1, until=ended)
+            self.events[-1] = chunks
+        elif len(self.events) < MAX_EVENTS:
+            self.events.append(Event(began, EventKind.COMPUTED, tokens=tokens, steps=1, until=ended))
+        else:
+            self.events_left_out += 1

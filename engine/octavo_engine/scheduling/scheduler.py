@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
-from octavo_engine.request import FinishReason, PreemptReason, Request, Status, WaitReason
+from octavo_engine.request import EventKind, FinishReason, PreemptReason, Request, Status, WaitReason
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.policy import WaitingQueue
 
@@ -75,7 +75,7 @@ class Scheduler:
         self._cache.release(request)
         del self._order[request.id]
         request.status, request.finish_reason = Status.FINISHED, reason
-        request.note(now, "finished", reason)
+        request.note(now, EventKind.FINISHED, reason)
 
     # -- the step ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Scheduler:
         for request in (*decodes, *prefills):
             self._continue(request, plan)
         self._admit(plan)
-        return plan.batch(self._cache.evicted_blocks)
+        return plan.batch(self._cache.evicted_blocks, self._blocked if self._waiting else None)
 
     def computed(self, batch: Batch) -> None:
         """Record that a batch's K/V is written; its full blocks become findable. Call before new tokens are
@@ -109,7 +109,7 @@ class Scheduler:
             return
         while not self._cache.grow(request, request.num_computed + share):
             victim = max(self._running, key=lambda other: self._order[other.id])
-            self._preempt(victim, plan)
+            self._preempt(victim, plan, by=request)
             if victim is request:
                 return
         plan.add(request, share)
@@ -122,13 +122,13 @@ class Scheduler:
         # Without chunking a prompt waits for a step that has room for all of it; the config sees to it that one can.
         return plan.budget if self._chunked else 0
 
-    def _preempt(self, victim: Request, plan: _Plan) -> None:
+    def _preempt(self, victim: Request, plan: _Plan, by: Request) -> None:
         self._running.remove(victim)
         victim.num_recompute = victim.num_computed
         self._cache.release(victim)
         victim.status = Status.WAITING
         victim.num_preemptions += 1
-        victim.note(plan.now, "preempted", PreemptReason.KV_FULL)
+        victim.note(plan.now, EventKind.PREEMPTED, PreemptReason.KV_FULL, by=by.id)
         self._waiting.push_back(victim)
         plan.take_back(victim)
 
@@ -171,7 +171,7 @@ class Scheduler:
         if not request.num_preemptions:
             request.num_cached = request.num_computed
         self._running.append(request)
-        request.note(plan.now, "admitted", f"{request.num_computed} tokens cached")
+        request.note(plan.now, EventKind.ADMITTED, tokens=request.num_computed)
         plan.admitted.append(request)
         plan.add(request, share)
 
@@ -188,6 +188,7 @@ class Scheduler:
         return SchedulerStats(
             waiting=waiting,
             waiting_prompt_tokens=self._waiting.num_prompt_tokens,
+            running_prompt_tokens=sum(missing for other in self._running if (missing := other.num_missing) > 1),
             running=len(self._running),
             oldest_arrival=head.arrival if head else None,
             free_blocks=self._cache.num_free,
@@ -219,11 +220,13 @@ class _Plan:
         if (piece := self._slices.pop(victim.id, None)) is not None:
             self.budget += piece.count
 
-    def batch(self, evicted: int) -> Batch:
+    def batch(self, evicted: int, blocked: WaitReason | None) -> Batch:
         """The decisions as a value; single tokens come first, as the kernels expect."""
         return Batch(
             slices=tuple(sorted(self._slices.values(), key=lambda piece: piece.count > 1)),
             admitted=tuple(self.admitted),
             preempted=tuple((request, PreemptReason.KV_FULL) for request in self.preempted),
             evicted_blocks=evicted - self._evicted_before,
+            at=self.now,
+            blocked=blocked,
         )
