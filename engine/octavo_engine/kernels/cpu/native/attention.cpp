@@ -24,7 +24,8 @@ struct Decodes {
 namespace {
 
 constexpr int64_t TILE = LANES;        // tokens of a tile: their scores fill one vector
-constexpr int MAX_HEADS = 4;           // query heads computed together: with four vectors of each, 16 sums in registers
+// Query heads computed together: four vectors of each are sums in registers, where there are so many.
+constexpr int MAX_HEADS = TILE_ROWS >= 8 ? 4 : 2;
 constexpr int64_t MIN_PIECE = 4 * TILE;
 constexpr int64_t ITEMS_A_THREAD = 4;  // so that uneven sequences even out
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
@@ -57,38 +58,22 @@ struct Running {
     int64_t dim, width;  // the width is dim, rounded up to whole vectors
     float scale;
     float largest[MAX_HEADS];
-    __m512 total[MAX_HEADS];
+    Vec total[MAX_HEADS];
 };
-
-// The sum of each of 16 vectors, as one vector.
-__m512 sums_of(const __m512 (&of)[TILE]) {
-    __m512 four[4];
-    for (int i = 0; i < 4; ++i) {
-        const __m512 *a = of + 4 * i, *c = a + 2;
-        const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
-        const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
-        const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
-        four[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    }
-    const auto halve = [](__m512 a, __m512 b) {
-        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-    };
-    return halve(halve(four[0], four[1]), halve(four[2], four[3]));
-}
 
 // scores[head] = query of the head . the tile's keys * scale
 template <int HEADS, typename T>
-void score(const Running<T>& state, const Rows<T>& rows, __m512 (&scores)[HEADS]) {
-    __m512 products[HEADS][TILE];
+void score(const Running<T>& state, const Rows<T>& rows, Vec (&scores)[HEADS]) {
+    Vec products[HEADS][TILE];
     for (int token = 0; token < TILE; token += 4) {
-        __m512 sum[HEADS][4];
+        Vec sum[HEADS][4];
 #pragma GCC unroll 4
         for (int head = 0; head < HEADS; ++head)
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) sum[head][i] = _mm512_setzero_ps();
+            for (int i = 0; i < 4; ++i) sum[head][i] = zero();
         for (int64_t d = 0; d < state.dim; d += Dot<T>::WIDTH) {
             const int64_t left = state.dim - d;
-            decltype(Dot<T>::load(nullptr, 0)) key[4];
+            typename Dot<T>::Operand key[4];
 #pragma GCC unroll 4
             for (int i = 0; i < 4; ++i) key[i] = Dot<T>::load(rows.keys[token + i] + d, left);
 #pragma GCC unroll 4
@@ -104,18 +89,18 @@ void score(const Running<T>& state, const Rows<T>& rows, __m512 (&scores)[HEADS]
             for (int i = 0; i < 4; ++i) products[head][token + i] = sum[head][i];
     }
     for (int head = 0; head < HEADS; ++head)
-        scores[head] = _mm512_mul_ps(sums_of(products[head]), _mm512_set1_ps(state.scale));
+        scores[head] = sums_of(products[head]) * broadcast(state.scale);
 }
 
 // Scores become weights relative to the largest score so far; `shrink` is what older sums lose by that.
 template <typename T>
-void soften(Running<T>& state, int head, __m512 scores, __mmask16 valid, float* weights, float& shrink) {
+void soften(Running<T>& state, int head, Vec scores, Mask valid, float* weights, float& shrink) {
     const float before = state.largest[head];
-    const float largest = std::max(before, _mm512_mask_reduce_max_ps(valid, scores));
-    const __m512 parts = _mm512_maskz_mov_ps(valid, exponential(_mm512_sub_ps(scores, _mm512_set1_ps(largest))));
+    const float largest = std::max(before, octavo::largest(select(valid, scores, broadcast(NOTHING))));
+    const Vec parts = select(valid, exponential(scores - broadcast(largest)), zero());
     shrink = largest == before ? 1.0f : std::exp(before - largest);
     state.largest[head] = largest;
-    state.total[head] = _mm512_fmadd_ps(state.total[head], _mm512_set1_ps(shrink), parts);
+    state.total[head] = fma(state.total[head], broadcast(shrink), parts);
     store(weights, parts);
 }
 
@@ -123,24 +108,23 @@ void soften(Running<T>& state, int head, __m512 scores, __mmask16 valid, float* 
 template <int HEADS, int VECTORS, typename T>
 void gather(Running<T>& state, const Rows<T>& rows, int64_t d, const float (&weights)[HEADS][TILE],
             const float (&shrink)[HEADS]) {
-    const __mmask16 last = lanes(d + (VECTORS - 1) * LANES, state.dim);
-    __m512 sum[HEADS][VECTORS];
+    const Mask last = lanes(d + (VECTORS - 1) * LANES, state.dim);
+    Vec sum[HEADS][VECTORS];
 #pragma GCC unroll 4
     for (int head = 0; head < HEADS; ++head)
 #pragma GCC unroll 4
         for (int i = 0; i < VECTORS; ++i)
-            sum[head][i] = _mm512_mul_ps(load(state.output + head * state.width + d + i * LANES),
-                                         _mm512_set1_ps(shrink[head]));
+            sum[head][i] = load(state.output + head * state.width + d + i * LANES) * broadcast(shrink[head]);
     for (int64_t token = 0; token < rows.count; ++token) {
-        __m512 value[VECTORS];
+        Vec value[VECTORS];
 #pragma GCC unroll 4
         for (int i = 0; i < VECTORS; ++i)
-            value[i] = load(rows.values[token] + d + i * LANES, i == VECTORS - 1 ? last : 0xffff);
+            value[i] = load(rows.values[token] + d + i * LANES, i == VECTORS - 1 ? last : ALL);
 #pragma GCC unroll 4
         for (int head = 0; head < HEADS; ++head) {
-            const __m512 weight = _mm512_set1_ps(weights[head][token]);
+            const Vec weight = broadcast(weights[head][token]);
 #pragma GCC unroll 4
-            for (int i = 0; i < VECTORS; ++i) sum[head][i] = _mm512_fmadd_ps(weight, value[i], sum[head][i]);
+            for (int i = 0; i < VECTORS; ++i) sum[head][i] = fma(weight, value[i], sum[head][i]);
         }
     }
 #pragma GCC unroll 4
@@ -151,7 +135,7 @@ void gather(Running<T>& state, const Rows<T>& rows, int64_t d, const float (&wei
 
 template <int HEADS, typename T>
 void add_tile(Running<T>& state, const Rows<T>& rows) {
-    __m512 scores[HEADS];
+    Vec scores[HEADS];
     float weights[HEADS][TILE], shrink[HEADS];
     score<HEADS>(state, rows, scores);
     for (int head = 0; head < HEADS; ++head)
@@ -200,14 +184,14 @@ void attend_piece(const Decodes& step, Pieces& pieces, const T* query, const T* 
     Running<T> state{query, output.data(), step.dim, width, step.scale, {}, {}};
     for (int i = 0; i < HEADS; ++i) {
         state.largest[i] = NOTHING;
-        state.total[i] = _mm512_setzero_ps();
+        state.total[i] = zero();
     }
     for (int64_t position = begin; position < end; position += TILE)
         add_tile<HEADS>(state, Rows<T>(step, key_cache, value_cache, sequence, kv_head, position, end));
     for (int i = 0; i < HEADS; ++i) {
         const int64_t at = place + i * pieces.most;
         pieces.largest[at] = state.largest[i];
-        pieces.totals[at] = _mm512_reduce_add_ps(state.total[i]);
+        pieces.totals[at] = sum(state.total[i]);
         std::copy_n(state.output + i * width, width, pieces.outputs.data() + at * width);
     }
 }
@@ -240,10 +224,9 @@ void merge(const Decodes& step, const Pieces& pieces, int64_t row, T* out) {
     float total = 0;
     for (int64_t i = 0; i < pieces.most; ++i) total += totals[i] * std::exp(largest[i] - top);
     for (int64_t d = 0; d < step.dim; d += LANES) {
-        __m512 sum = _mm512_setzero_ps();
+        Vec sum = zero();
         for (int64_t i = 0; i < pieces.most; ++i)
-            sum = _mm512_fmadd_ps(load(outputs + i * pieces.width + d),
-                                  _mm512_set1_ps(std::exp(largest[i] - top) / total), sum);
+            sum = fma(load(outputs + i * pieces.width + d), broadcast(std::exp(largest[i] - top) / total), sum);
         store(out + d, sum, lanes(d, step.dim));
     }
 }

@@ -16,17 +16,14 @@ int team(int64_t numbers, int threads) {
 
 // 1 / sqrt(mean of squares + eps). Summed in float64: an error of this factor is an error of every number of the row.
 template <typename T>
-__m512 inverse_rms(const T* x, int64_t width, float eps) {
-    __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+Vec inverse_rms(const T* x, int64_t width, float eps) {
+    Doubles total{};
     for (int64_t i = 0; i < width; i += LANES) {
-        const __m512 part = load(x + i, lanes(i, width));
-        const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(part));
-        const __m512d second = _mm512_cvtps_pd(_mm512_extractf32x8_ps(part, 1));
-        low = _mm512_fmadd_pd(first, first, low);
-        high = _mm512_fmadd_pd(second, second, high);
+        const Doubles part = wide(load(x + i, lanes(i, width)));
+        total = fma(part, part, total);
     }
-    const double mean = _mm512_reduce_add_pd(_mm512_add_pd(low, high)) / static_cast<double>(width);
-    return _mm512_set1_ps(static_cast<float>(1.0 / std::sqrt(mean + eps)));
+    const double mean = sum(total) / static_cast<double>(width);
+    return broadcast(static_cast<float>(1.0 / std::sqrt(mean + eps)));
 }
 
 template <typename T>
@@ -34,11 +31,10 @@ void rms_norm(const T* x, const T* weight, T* out, int64_t rows, int64_t width, 
 #pragma omp parallel for num_threads(team(rows * width, threads))
     for (int64_t row = 0; row < rows; ++row) {
         const T* from = x + row * width;
-        const __m512 scale = inverse_rms(from, width, eps);
+        const Vec scale = inverse_rms(from, width, eps);
         for (int64_t i = 0; i < width; i += LANES) {
-            const __mmask16 mask = lanes(i, width);
-            const __m512 scaled = _mm512_mul_ps(load(from + i, mask), scale);
-            store(out + row * width + i, _mm512_mul_ps(scaled, load(weight + i, mask)), mask);
+            const Mask mask = lanes(i, width);
+            store(out + row * width + i, load(from + i, mask) * scale * load(weight + i, mask), mask);
         }
     }
 }
@@ -59,18 +55,17 @@ namespace {
 template <typename T>
 void turn(const T* x, T* to, const T* norm, const T* cos, const T* sin, int64_t dim, float eps) {
     const int64_t half = dim / 2;
-    const __m512 scale = norm ? inverse_rms(x, dim, eps) : _mm512_set1_ps(1.0f);
+    const Vec scale = norm ? inverse_rms(x, dim, eps) : broadcast(1.0f);
     for (int64_t i = 0; i < half; i += LANES) {
-        const __mmask16 mask = lanes(i, half);
-        __m512 low = load(x + i, mask), high = load(x + half + i, mask);
+        const Mask mask = lanes(i, half);
+        Vec low = load(x + i, mask), high = load(x + half + i, mask);
         if (norm) {
-            low = _mm512_mul_ps(_mm512_mul_ps(low, scale), load(norm + i, mask));
-            high = _mm512_mul_ps(_mm512_mul_ps(high, scale), load(norm + half + i, mask));
+            low = low * scale * load(norm + i, mask);
+            high = high * scale * load(norm + half + i, mask);
         }
-        const __m512 turned_low = _mm512_mul_ps(low, load(cos + i, mask));
-        const __m512 turned_high = _mm512_mul_ps(high, load(cos + half + i, mask));
-        store(to + i, _mm512_fmadd_ps(high, load(sin + i, mask), turned_low), mask);
-        store(to + half + i, _mm512_fmadd_ps(low, load(sin + half + i, mask), turned_high), mask);
+        const Vec turned_low = low * load(cos + i, mask), turned_high = high * load(cos + half + i, mask);
+        store(to + i, fma(high, load(sin + i, mask), turned_low), mask);
+        store(to + half + i, fma(low, load(sin + half + i, mask), turned_high), mask);
     }
 }
 
