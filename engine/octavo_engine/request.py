@@ -153,6 +153,12 @@ class Request:
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
     blocks: list[int] = field(default_factory=list)  # block table: block i holds tokens [i * block_size, ...)
+    blocks_copied: int = 0  # of `blocks`, as many from the first as the runner has seen; who changes one lowers it
+    x_request_id: str = ""  # of the HTTP request that it came with
+    token_at: float | None = None  # when the latest token was known; seconds, the engine's monotonic clock
+    longest_gap: float = 0.0  # seconds between two tokens
+    longest_gap_at: float = 0.0  # when that gap ended, the same clock
+    longest_gap_prompt: int = 0  # prompt tokens, of whatever requests, that the step which ended it computed
     events: list[Event] = field(default_factory=list)
     events_left_out: int = 0
 
