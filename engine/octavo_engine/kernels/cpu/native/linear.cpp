@@ -149,6 +149,9 @@ void linear(const Weight& weight, const T* x, int64_t stride, int64_t rows, cons
 }  // namespace
 }  // namespace octavo
 
+// Half of a panel's outputs: what Python packs by.
+extern "C" int octavo_lanes() { return octavo::LANES; }
+
 extern "C" void octavo_linear_bfloat16(const octavo::Weight* weight, const octavo::Bf16* x, int64_t stride,
                                        int64_t rows, const octavo::Bf16* residual, octavo::Bf16* out, float* wide_out,
                                        int threads) {

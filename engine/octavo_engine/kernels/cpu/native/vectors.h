@@ -8,6 +8,8 @@
 //   broadcast, zero, fma, larger, nearest, scaled, absolute, where_negative, select, sum, largest, sums_of
 //   Doubles                LANES doubles, where float32 would lose too much: wide, narrow, +, fma, sum
 //   Dot<T>                 products of numbers as they are stored, summed in float32: of Bf16 two at a time
+//   Words                  LANES words of 4 bytes: words reads at most so many bytes, 0 after them; pairs makes words of two
+//                          rows of Bf16; transpose exchanges rows and columns of LANES of them; store
 //   TILE_ROWS              rows of a register tile two vectors wide: with its operands it fills the registers
 //   exponential, silu
 #pragma once
