@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from octavo_engine.model.gguf_spec import spec_from_gguf
 from octavo_engine.model.parameters import Parameters, check_tensors, parameters_of
 from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.spec import find_checkpoint
-from octavo_engine.model.weights import TensorSource, build_decoder
+from octavo_engine.model.weights import Kernels, TensorSource, build_decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_READERS = 8
@@ -63,35 +64,67 @@ def load_model(
     spec, source = open_checkpoint(path)
     parameters = parameters_of(spec)
     check_tensors(spec, parameters, source.shapes)
-    weights = _read_parameters(parameters, source, dtype, device, on_progress)
-    return build_decoder(spec, weights, kernels, choose_linear(dtype, device), choose_pointwise(dtype, device))
+    weights = LazyWeights(parameters, source, dtype, device)
+    chosen = Kernels(kernels, choose_linear(dtype, device), choose_pointwise(dtype, device))
+    total = sum(source.sizes[part.name] for parts in parameters.values() for part in parts)
+
+    def report() -> None:
+        if on_progress is not None:
+            on_progress(weights.read_bytes, total)
+
+    with _readers() as pool:
+        decoder = build_decoder(spec, weights, chosen, pool, report)
+    report()
+    _give_back()
+    return decoder
 
 
-def _read_parameters(
-    parameters: Parameters, source: TensorSource, dtype: torch.dtype, device: torch.device, on_progress: Progress | None
-) -> dict[str, Tensor]:
-    """Read every part into its rows of its parameter, a few at a time: reading and dequantizing release the GIL."""
-    names = [part.name for parts in parameters.values() for part in parts]
-    done, total = 0, sum(source.sizes[name] for name in names)
-    weights: dict[str, Tensor] = {}
-    with ThreadPoolExecutor(min(MAX_READERS, len(os.sched_getaffinity(0))), "weights") as pool:
-        pending: dict[Future[None], int] = {}
-        for target, parts in parameters.items():
-            rows = [part.shape[0] for part in parts]
-            weights[target] = torch.empty((sum(rows), *parts[0].shape[1:]), dtype=dtype, device=device)
-            for part, place in zip(parts, torch.split(weights[target], rows), strict=True):
-                pending[pool.submit(_copy, source, part.name, place)] = source.sizes[part.name]
-        try:
-            for future in as_completed(pending):
-                future.result()
-                done += pending[future]
-                if on_progress is not None:
-                    on_progress(done, total)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # the first failure is the answer; do not read the rest
-            raise
-    return weights
+class LazyWeights(Mapping[str, Tensor]):
+    """The parameters of a checkpoint. Each look-up reads one anew, and keeps nothing of it; from any thread."""
+
+    def __init__(self, parameters: Parameters, source: TensorSource, dtype: torch.dtype, device: torch.device) -> None:
+        self._parameters, self._source, self._dtype, self._device = parameters, source, dtype, device
+        self._read: list[int] = []  # bytes of each tensor that was read; appending is atomic
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Every part in its rows; raises KeyError, or CheckpointInvalid for a tensor that cannot be read."""
+        parts = self._parameters[name]
+        rows = [part.shape[0] for part in parts]
+        weight = torch.empty((sum(rows), *parts[0].shape[1:]), dtype=self._dtype, device=self._device)
+        for part, place in zip(parts, torch.split(weight, rows), strict=True):
+            place.copy_(self._source.read(part.name, self._dtype))
+            self._read.append(self._source.sizes[part.name])
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the checkpoint that were read so far."""
+        return sum(self._read)
 
 
-def _copy(source: TensorSource, name: str, place: Tensor) -> None:
-    place.copy_(source.read(name, place.dtype))
+@contextmanager
+def _readers() -> Iterator[ThreadPoolExecutor]:
+    """Threads that read, dequantize and pack side by side, all of which release the GIL.
+
+    Each works alone: the teams that torch would give to every one of them would spin for the same few processors.
+    """
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(min(MAX_READERS, threads), "weights", initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)  # the first failure is the answer; do not read the rest
+        torch.set_num_threads(threads)  # the setting is the process's, not the thread's
+
+
+def _give_back() -> None:
+    """Give freed memory back to the system. What reading has left in the allocator would be resident for ever."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others keep less
+    if trim is not None:
+        trim(0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -14,7 +16,7 @@ from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers import LayerWeights
-from octavo_engine.model.parameters import Shape
+from octavo_engine.model.parameters import Shape, count_weights, parameters_of
 
 
 class TensorSource(Protocol):
@@ -32,42 +34,57 @@ class TensorSource(Protocol):
         """The tensor on the CPU, in `dtype` or as stored; raises CheckpointInvalid. Called from several threads."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What computes with the weights, and so decides how they lie in memory."""
+
+    attention: AttentionKernels
+    linear: LinearKernels
+    pointwise: PointwiseKernels
+
+
 def build_decoder(
-    spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    kernels: AttentionKernels,
-    linear_kernels: LinearKernels,
-    pointwise: PointwiseKernels,
+    spec: ModelSpec, weights: Mapping[str, Tensor], kernels: Kernels, pool: Executor, on_layer: Callable[[], object]
 ) -> Decoder:
-    """A Decoder from the parameters named by `parameters_of`."""
+    """A Decoder from the parameters named by `parameters_of`, made in `pool`'s threads; raises what `weights` raises.
 
-    def projection(name: str) -> Projection:
-        return linear_kernels.projection(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
-
-    def head_norms(layer: int) -> HeadNorms | None:
-        if not spec.qk_norm:
-            return None
-        return HeadNorms(weights[f"{layer}.query_norm"], weights[f"{layer}.key_norm"], spec.eps)
-
-    layers = [
-        LayerWeights(
-            input_norm=weights[f"{layer}.input_norm"],
-            qkv=projection(f"{layer}.qkv"),
-            head_norms=head_norms(layer),
-            output=projection(f"{layer}.output"),
-            mlp_norm=weights[f"{layer}.mlp_norm"],
-            gate_up=linear_kernels.gated(weights[f"{layer}.gate_up.weight"], weights.get(f"{layer}.gate_up.bias")),
-            down=projection(f"{layer}.down"),
-        )
-        for layer in range(spec.layers)
-    ]
+    Each parameter is asked for once, and let go once its packed form is there: `weights` may read it when it is asked
+    for, and the model is never in memory twice. `on_layer` is called from this thread when a layer is done.
+    """
+    ends = pool.submit(_ends, spec, weights, kernels.linear)  # first: the largest parameters are among them
+    layers = []
+    for layer in pool.map(lambda number: _layer(spec, weights, kernels.linear, number), range(spec.layers)):
+        layers.append(layer)
+        on_layer()
+    embedding, final_norm, head = ends.result()
     return Decoder(
         spec=spec,
-        kernels=kernels,
-        pointwise=pointwise,
-        embedding=weights["embedding"],
+        kernels=kernels.attention,
+        pointwise=kernels.pointwise,
+        embedding=embedding,
         layers=tuple(layers),
-        final_norm=weights["final_norm"],
-        head=linear_kernels.projection(weights["embedding" if spec.tied else "head"], None),
-        parameter_bytes=sum(weight.nbytes for weight in weights.values()),
+        final_norm=final_norm,
+        head=head,
+        parameter_bytes=count_weights(parameters_of(spec)) * embedding.element_size(),
+    )
+
+
+def _ends(spec: ModelSpec, weights: Mapping[str, Tensor], linear: LinearKernels) -> tuple[Tensor, Tensor, Projection]:
+    embedding = weights["embedding"]
+    return embedding, weights["final_norm"], linear.projection(embedding if spec.tied else weights["head"], None)
+
+
+def _layer(spec: ModelSpec, weights: Mapping[str, Tensor], linear: LinearKernels, layer: int) -> LayerWeights:
+    def projection(name: str) -> Projection:
+        return linear.projection(weights[f"{layer}.{name}.weight"], weights.get(f"{layer}.{name}.bias"))
+
+    norms = HeadNorms(weights[f"{layer}.query_norm"], weights[f"{layer}.key_norm"], spec.eps) if spec.qk_norm else None
+    return LayerWeights(
+        input_norm=weights[f"{layer}.input_norm"],
+        qkv=projection("qkv"),
+        head_norms=norms,
+        output=projection("output"),
+        mlp_norm=weights[f"{layer}.mlp_norm"],
+        gate_up=linear.gated(weights[f"{layer}.gate_up.weight"], weights.get(f"{layer}.gate_up.bias")),
+        down=projection("down"),
     )
