@@ -7,16 +7,16 @@ about the queue and the cache are read from the scheduler at scrape, so they are
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Metric
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.instruments import Instruments
-from octavo_engine.request import FinishReason, PreemptReason, RejectReason, Request, Status, WaitReason
+from octavo_engine.queue_estimate import QueueEstimate
+from octavo_engine.request import EventKind, FinishReason, PreemptReason, RejectReason, Request, Status, WaitReason
 
 # fmt: off
 TOKEN_SECONDS = (
@@ -59,35 +59,6 @@ class Lookup(StrEnum):
     MISS = "miss"
 
 
-class PromptRate:
-    """How fast prompts are computed while some wait: prompt tokens a second, the recent past weighing most.
-
-    Steps that only decode count as far as a prompt waited through them: the next in the queue will see their like.
-    """
-
-    MEMORY_SECONDS = 30.0
-
-    def __init__(self) -> None:
-        self._tokens = self._seconds = self._decoding = 0.0
-
-    def step(self, tokens: int, seconds: float, waited: float) -> None:
-        """Account for one step: `waited` is the longest that a prompt admitted in it had waited."""
-        if not tokens:
-            self._decoding += seconds
-            return
-        seconds += min(self._decoding, waited)
-        keep = math.exp(-seconds / self.MEMORY_SECONDS)
-        self._tokens = self._tokens * keep + tokens
-        self._seconds = self._seconds * keep + seconds
-        self._decoding = 0.0
-
-    def seconds_for(self, tokens: int) -> float | None:
-        """How long `tokens` would take; None before the first prompt was computed."""
-        if not tokens:
-            return 0.0
-        return tokens * self._seconds / self._tokens if self._tokens else None
-
-
 class Metrics:
     """All series of one engine on `registry`. `stats` is called at scrape, by that thread; `clock` is the engine's."""
 
@@ -100,10 +71,10 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stats, self._clock = stats, clock
-        self._last_token: dict[Request, float] = {}  # when each running request got its latest token
         # Of preempted requests, how many of their first tokens were computed before.
         self._computed_before: dict[Request, int] = {}
-        self._prompt_rate = PromptRate()
+        self._estimate = QueueEstimate()
+        self._step_prompt = 0  # prompt tokens in the latest step
         self._instruments = Instruments(registry, model_name=model_name)
         self._declare_latencies(self._instruments)
         self._declare_counters(self._instruments)
@@ -155,6 +126,9 @@ class Metrics:
         self._evicted = make.counter(
             "octavo_prefix_cache_evicted_blocks_total", "cached blocks given up for new tokens"
         )
+        self._flushed = make.counter(
+            "octavo_prefix_cache_flushed_blocks_total", "cached blocks forgotten because somebody asked for it"
+        )
         self._preempted = make.counters(
             "octavo_preemptions_total", "running requests that lost their blocks", "reason", PreemptReason
         )
@@ -183,25 +157,33 @@ class Metrics:
             if request.status is not Status.FINISHED:
                 # A second preemption may come before the request caught up with the first.
                 self._computed_before[request] = max(self._computed_before.get(request, 0), request.num_recompute)
-        waited = max([self._admit(request) for request in batch.admitted], default=0.0)
+        for request in batch.admitted:
+            self._admit(request)
         self._evicted.add(batch.evicted_blocks)
         if batch.slices:
-            prompt_tokens = sum(self._count_prompt(piece) for piece in batch.slices)
-            self._prompt_rate.step(prompt_tokens, seconds, waited)
+            pieces = self._prompt_pieces(batch)
+            self._step_prompt = sum(self._count_prompt(piece) for piece in pieces)
+            left = batch.blocked is not None or not all(piece.samples for piece in pieces)
+            self._estimate.step(batch.at, batch.at + seconds, self._step_prompt, leaves_prompts=left)
             self._step_seconds[StepKind(batch.kind)].observe(seconds)
             self._step_tokens.observe(batch.num_tokens)
 
-    def _admit(self, request: Request) -> float:
-        """Count a request's first admission; returns the seconds it had waited (0 for a later one)."""
+    def _admit(self, request: Request) -> None:
+        """Count a request's first admission."""
         if request.num_preemptions:
-            return 0.0
-        waited = (_time_of(request, "admitted") or request.arrival) - request.arrival
-        self._queued.observe(waited)
+            return
+        self._queued.observe((_time_of(request, EventKind.ADMITTED) or request.arrival) - request.arrival)
+        self._estimate.admitted(request.num_prompt, request.num_cached)
         self._prompt_length.observe(request.num_prompt)
         self._prompt[Source.CACHED].add(request.num_cached)
         self._lookups[Lookup.HIT].add(request.num_cached)
         self._lookups[Lookup.MISS].add(request.num_prompt - request.num_cached)
-        return waited
+
+    def _prompt_pieces(self, batch: Batch) -> Sequence[Slice]:
+        """The slices that may hold more than a decode's own token: few, and while nothing was preempted easily told."""
+        if self._computed_before:
+            return batch.slices
+        return [piece for piece in batch.slices if piece.start < piece.request.num_prompt]
 
     def _count_prompt(self, piece: Slice) -> int:
         """Count the slice's tokens that are not a decode's own; returns how many those are."""
@@ -217,28 +199,29 @@ class Metrics:
     def token(self, request: Request, at: float) -> None:
         """Account for one generated token, known at `at` on the engine's clock."""
         self._generated.add()
-        before = self._last_token.get(request)
-        self._last_token[request] = at
-        if before is not None:
-            self._inter_token.observe(at - before)
+        before, request.token_at = request.token_at, at
+        if before is None:
+            self._first_token.observe(at - request.arrival)
+            if (admitted := _time_of(request, EventKind.ADMITTED)) is not None:
+                self._prefill.observe(at - admitted)
             return
-        self._first_token.observe(at - request.arrival)
-        if (admitted := _time_of(request, "admitted")) is not None:
-            self._prefill.observe(at - admitted)
+        gap = at - before
+        self._inter_token.observe(gap)
+        if gap > request.longest_gap:  # what the timeline tells of it is known here, and asking costs nothing more
+            request.longest_gap, request.longest_gap_at, request.longest_gap_prompt = gap, at, self._step_prompt
 
     def finished(self, request: Request, at: float) -> None:
         """Account for the end of a request, whatever its reason (set by then), exactly once."""
-        last_token = self._last_token.pop(request, None)
         self._computed_before.pop(request, None)
         assert request.finish_reason is not None
         self._finished[request.finish_reason].add()
         self._output_length.observe(request.num_output)
-        if _time_of(request, "admitted") is None:
+        if _time_of(request, EventKind.ADMITTED) is None:
             self._queued.observe(at - request.arrival)
         if request.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._end_to_end.observe(at - request.arrival)
-            if last_token is not None and (first_token := _time_of(request, "first_token")) is not None:
-                self._decode.observe(last_token - first_token)
+            if request.token_at is not None and (first_token := _time_of(request, EventKind.FIRST_TOKEN)) is not None:
+                self._decode.observe(request.token_at - first_token)
 
     def rejected(self, reason: RejectReason) -> None:
         """Count a request refused at the door."""
@@ -256,9 +239,13 @@ class Metrics:
         """Set labels of `octavo_cache_info`."""
         self._cache_labels.update(labels)
 
-    def estimated_queue_seconds(self, stats: SchedulerStats) -> float | None:
-        """How long the prompts that wait in `stats` will take to compute; None before any prompt was."""
-        return self._prompt_rate.seconds_for(stats.waiting_prompt_tokens)
+    def flushed(self, blocks: int) -> None:
+        """Count cached blocks that somebody had forgotten on purpose."""
+        self._flushed.add(blocks)
+
+    def estimated_queue_seconds(self, stats: SchedulerStats) -> float:
+        """How long the prompts of `stats` will take to compute: see QueueEstimate."""
+        return self._estimate.seconds(stats, self._clock())
 
     # -- at scrape -----------------------------------------------------------------------------------------------------
 
@@ -267,12 +254,13 @@ class Metrics:
         gauge, stats = self._instruments.gauge_family, self._stats()
         waiting = {reason: stats.waiting.get(reason, 0) for reason in WaitReason}
         oldest = 0.0 if stats.oldest_arrival is None else max(0.0, self._clock() - stats.oldest_arrival)
-        estimated = self.estimated_queue_seconds(stats)
         yield gauge("octavo_requests_waiting", "requests that wait, by what they wait for", waiting, "reason")
         yield gauge("octavo_requests_running", "requests that hold KV blocks", stats.running)
         yield gauge("octavo_queue_oldest_seconds", "how long the oldest waiting request has waited", oldest)
-        if estimated is not None:
-            yield gauge("octavo_estimated_queue_seconds", "prompt tokens that wait, over the recent rate", estimated)
+        estimated = self.estimated_queue_seconds(stats)
+        yield gauge(
+            "octavo_estimated_queue_seconds", "how long the prompts ahead will take at the recent pace", estimated
+        )
 
     def _cache(self) -> Iterable[Metric]:
         """The KV cache now."""
@@ -285,6 +273,6 @@ class Metrics:
         )
 
 
-def _time_of(request: Request, what: str) -> float | None:
+def _time_of(request: Request, what: EventKind) -> float | None:
     """When `what` first happened to a request."""
-    return next((event.at for event in request.events if event.what == what), None)
+    return next((event.at for event in request.events if event.what is what), None)

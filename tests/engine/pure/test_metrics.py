@@ -9,8 +9,17 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.instruments import Instruments
-from octavo_engine.metrics import Metrics, PromptRate
-from octavo_engine.request import FinishReason, PreemptReason, RejectReason, Request, SamplingParams, Status, WaitReason
+from octavo_engine.metrics import Metrics
+from octavo_engine.request import (
+    EventKind,
+    FinishReason,
+    PreemptReason,
+    RejectReason,
+    Request,
+    SamplingParams,
+    Status,
+    WaitReason,
+)
 
 
 class Bench:
@@ -46,19 +55,19 @@ def request(prompt: int = 100, arrival: float = 0.0, id: str = "r", cached: int 
 
 def admit(made: Request, at: float) -> None:
     made.status = Status.RUNNING
-    made.note(at, "admitted")
+    made.note(at, EventKind.ADMITTED)
 
 
 def generate(bench: Bench, made: Request, at: float) -> None:
     made.tokens.append(7)
     if made.num_output == 1:
-        made.note(at, "first_token")
+        made.note(at, EventKind.FIRST_TOKEN)
     bench.metrics.token(made, at)
 
 
 def finish(bench: Bench, made: Request, at: float, reason: FinishReason = FinishReason.STOP) -> None:
     made.status, made.finish_reason = Status.FINISHED, reason
-    made.note(at, "finished", reason)
+    made.note(at, EventKind.FINISHED, reason)
     bench.metrics.finished(made, at)
 
 
@@ -177,7 +186,6 @@ def test_an_ended_request_is_forgotten(bench: Bench) -> None:
     bench.metrics.step(batch, 0.1)
     finish(bench, made, 2.0, FinishReason.ABORT)
     bench.metrics.step(batch, 0.1)  # the abort came between the plan and the report
-    assert not bench.metrics._last_token
     assert not bench.metrics._computed_before
 
 
@@ -201,41 +209,35 @@ def test_gauges_are_right_at_once(bench: Bench) -> None:
     assert bench.value("octavo_kv_waste_ratio") == 0
 
 
-def test_the_estimated_queue_is_unknown_before_the_first_prompt_and_then_follows_the_rate(bench: Bench) -> None:
-    bench.stats = SchedulerStats(waiting_prompt_tokens=1000)
-    assert bench.value("octavo_estimated_queue_seconds") is None
+def test_the_estimated_queue_follows_the_rate(bench: Bench) -> None:
     made = request(prompt=100)
     admit(made, 0.0)
     bench.metrics.step(Batch(slices=(whole(made),), admitted=(made,)), 0.5)
-    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(5.0)
-    bench.stats = SchedulerStats()
     assert bench.value("octavo_estimated_queue_seconds") == 0
+    bench.stats = SchedulerStats(waiting_prompt_tokens=600, running_prompt_tokens=400)
+    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(5.0)
 
 
-def test_decoding_counts_against_the_prompt_rate_only_while_a_prompt_waits() -> None:
-    busy, idle = PromptRate(), PromptRate()
-    for rate, waited in ((busy, 4.0), (idle, 0.0)):
-        rate.step(0, 10.0, 0.0)
-        rate.step(100, 1.0, waited)
-    assert busy.seconds_for(100) == pytest.approx(5.0)
-    assert idle.seconds_for(100) == pytest.approx(1.0)
-
-
-def test_the_prompt_rate_forgets_the_past() -> None:
-    rate = PromptRate()
-    rate.step(100, 1.0, 0.0)
-    for _ in range(300):
-        rate.step(1000, 1.0, 0.0)
-    assert rate.seconds_for(1000) == pytest.approx(1.0, rel=0.01)
+def test_the_longest_pause_is_known_with_what_was_computed_in_it(bench: Bench) -> None:
+    made, other = request(), request(prompt=700, id="other")
+    made.num_computed = 100
+    generate(bench, made, 1.0)
+    bench.metrics.step(Batch(slices=(whole(made), whole(other)), admitted=(other,)), 0.5)
+    generate(bench, made, 1.5)
+    bench.metrics.step(Batch(slices=(whole(made),)), 0.1)
+    generate(bench, made, 1.6)
+    assert (made.longest_gap, made.longest_gap_at, made.longest_gap_prompt) == (0.5, 1.5, 700)
 
 
 def test_evictions_rejections_and_the_start_are_counted(bench: Bench) -> None:
     bench.metrics.step(Batch(evicted_blocks=4), 0.1)
+    bench.metrics.flushed(3)
     bench.metrics.rejected(RejectReason.QUEUE_FULL)
     bench.metrics.startup("weights", 1.5)
     bench.metrics.engine_info(version="1", dtype="bfloat16")
     bench.metrics.cache_info(block_size="16")
     assert bench.value("octavo_prefix_cache_evicted_blocks_total") == 4
+    assert bench.value("octavo_prefix_cache_flushed_blocks_total") == 3
     assert bench.value("octavo_requests_rejected_total", reason="queue_full") == 1
     assert bench.value("octavo_startup_seconds", phase="weights") == 1.5
     assert bench.value("octavo_engine_info", version="1", dtype="bfloat16") == 1
@@ -252,7 +254,7 @@ def test_every_series_exists_before_the_first_request_and_none_is_added_by_reque
         bench.metrics.step(Batch(slices=(whole(made),), admitted=(made,)), 0.1)
         generate(bench, made, 0.2)
         finish(bench, made, 0.3)
-    assert bench.series() == before | {("octavo_estimated_queue_seconds", ("model_name", "m"))}
+    assert bench.series() == before
 
 
 def test_odd_model_names_are_escaped() -> None:

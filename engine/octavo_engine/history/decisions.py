@@ -1,0 +1,106 @@
+"""Decisions as lines of JSON: who is admitted, preempted, evicted, refused, and what the queue waits for.
+
+Off, it does not exist; on, a line costs the step thread a tuple in a bounded queue, and a thread of its own writes it.
+When that cannot keep up, lines are left out and counted, and no step waits. Ids, numbers and reasons only.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TextIO
+
+from octavo_engine.batch import Batch
+from octavo_engine.request import EventKind, Request, WaitReason
+
+LINES_WAITING = 8192  # of the writer
+Decision = dict[str, Any]
+
+
+def decisions_of(batch: Batch, before: WaitReason | None) -> Iterator[Decision]:
+    """What was decided in a batch, in the order of the decisions; `before`: what the queue waited for until then."""
+    for request, reason in batch.preempted:
+        lines = (event for event in reversed(request.events) if event.what is EventKind.PREEMPTED)
+        by = next((event.by for event in lines), "")
+        yield {"decision": "preempt", "request": request.id, "reason": reason.value, "by": by}
+    if batch.evicted_blocks:
+        yield {"decision": "evict", "blocks": batch.evicted_blocks}
+    for request in batch.admitted:
+        known, again = request.num_tokens, request.num_preemptions
+        yield {"decision": "admit", "request": request.id, "tokens": known, "cached": _cached(request), "again": again}
+    if batch.blocked is not before:
+        yield {"decision": "wait", "reason": batch.blocked, "before": before}
+
+
+def _cached(request: Request) -> int:
+    """Tokens found in the prefix cache at the latest admission."""
+    lines = (event for event in reversed(request.events) if event.what is EventKind.ADMITTED)
+    return next((event.tokens for event in lines), 0)
+
+
+class DecisionLog:
+    """A `Recorder` that writes to `out`. `write` is called with the lines of a moment at once, by a thread."""
+
+    def __init__(self, out: TextIO, *, waiting: int = LINES_WAITING, wall: Callable[[], float] = time.time) -> None:
+        self._out = out
+        self._wall = wall
+        self._waiting: queue.Queue[tuple[float, int, Decision]] = queue.Queue(waiting)
+        self._before: WaitReason | None = None
+        self._step = 0
+        self._left_out = 0
+        threading.Thread(target=self._write_on, name="octavo-decisions", daemon=True).start()
+
+    def step(self, batch: Batch, seconds: float) -> None:
+        """A batch was computed in `seconds`: its decisions were made before."""
+        self._step += 1
+        for decision in decisions_of(batch, self._before):
+            self._put(decision, ago=seconds)
+        self._before = batch.blocked
+
+    def token(self, request: Request, at: float) -> None:
+        """A token is no decision."""
+
+    def finished(self, request: Request, at: float) -> None:
+        """A request ended."""
+        reason, seconds = request.finish_reason, round(at - request.arrival, 6)
+        line = {"decision": "finish", "request": request.id, "reason": reason, "output": request.num_output}
+        self._put(line | {"preemptions": request.num_preemptions, "seconds": seconds})
+
+    def refused(self, requests: Sequence[Request]) -> None:
+        """Requests were refused at the door; called by the server's thread."""
+        for request in requests:
+            self._put({"decision": "reject", "request": request.id, "reason": request.events[-1].why})
+
+    def _put(self, decision: Decision, ago: float = 0.0) -> None:
+        try:
+            self._waiting.put_nowait((self._wall() - ago, self._step, decision))
+        except queue.Full:
+            self._left_out += 1
+
+    def _write_on(self) -> None:
+        while True:
+            first = self._waiting.get()
+            lines = [first, *self._rest()]
+            left_out, self._left_out = self._left_out, 0
+            if left_out:
+                lines.append((self._wall(), self._step, {"decision": "left_out", "lines": left_out}))
+            try:
+                self._out.write("".join(map(_line, lines)))
+                self._out.flush()
+            except (OSError, ValueError):  # nobody reads any more
+                return
+
+    def _rest(self) -> Iterable[tuple[float, int, Decision]]:
+        for _ in range(LINES_WAITING):
+            try:
+                yield self._waiting.get_nowait()
+            except queue.Empty:
+                return
+
+
+def _line(item: tuple[float, int, Decision]) -> str:
+    at, step, decision = item
+    return json.dumps({"at": round(at, 6), "step": step} | decision, separators=(",", ":")) + "\n"

@@ -1,0 +1,78 @@
+"""The requests that have ended lately, and how those that live have fared: what timelines are told from.
+
+A `Recorder` of the engine. Of a live request nothing is kept here: its own lines are read when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from octavo_engine.batch import Batch
+from octavo_engine.history.queue_log import QueueLog, settle, wait_lines
+from octavo_engine.history.timeline import Timeline, timeline
+from octavo_engine.request import EventKind, Request
+
+ENDED_KEPT = 1024
+REFUSED_KEPT = 256  # apart, so that a flood of refusals does not wash away the answers
+
+
+class History:
+    """The step thread calls `step` and `finished`, the server `refused`; anyone may look.
+
+    What ended is kept as a Timeline, which holds no tokens: a few kilobytes a request at most.
+    """
+
+    def __init__(self, ended: int = ENDED_KEPT, refused: int = REFUSED_KEPT) -> None:
+        self.queue = QueueLog()
+        self._ended: deque[Timeline] = deque(maxlen=ended)
+        self._refused: deque[Timeline] = deque(maxlen=refused)
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def step(self, batch: Batch, seconds: float) -> None:
+        """A batch was computed in `seconds`."""
+        self.queue.note(batch.at, batch.blocked)
+        for request in batch.admitted:
+            if not request.num_preemptions and request.events[-1].what is EventKind.ADMITTED:
+                settle(request, self.queue)
+        for piece in reversed(batch.slices):  # single tokens come first, and nearly all of those are decodes
+            if piece.count == 1:
+                break
+            piece.request.note_computed(batch.at, batch.at + seconds, piece.count)
+
+    def token(self, request: Request, at: float) -> None:
+        """Nothing: a request counts its own."""
+
+    def finished(self, request: Request, at: float) -> None:
+        """A request ended, in whatever way."""
+        settle(request, self.queue)
+        self._ended.append(timeline(request, request.events, at))
+
+    def refused(self, requests: Iterable[Request]) -> None:
+        """Requests were refused at the door, which their last lines say."""
+        self._refused.extend(timeline(request, request.events, request.events[-1].at) for request in requests)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def ended(self) -> list[Timeline]:
+        """Those that have ended, the latest first; refused ones after the others."""
+        return [*reversed(self._ended.copy()), *reversed(self._refused.copy())]
+
+    def live(self, requests: Iterable[Request], now: float) -> list[Timeline]:
+        """The timelines of live requests up to `now`, in seconds on the engine's clock."""
+        log = self.queue.copy()
+        return [self._so_far(request, log, now) for request in requests]
+
+    def _so_far(self, request: Request, log: QueueLog, now: float) -> Timeline:
+        events = request.events.copy()  # the step thread may add to it
+        return timeline(request, [*events, *wait_lines(events, log, now)], now)
+
+
+def find(name: str, live: Sequence[Timeline], ended: Sequence[Timeline]) -> list[Timeline]:
+    """The choices of one answer, or one of them: by its id, by the answer's, or by the `x-request-id` of its request.
+
+    Of several requests with the same `x-request-id`, which a client may choose, all are found.
+    """
+    known = {item.id: item for item in [*reversed(ended), *live]}  # one that has just ended is in both
+    return [item for item in known.values() if name in (item.id, item.id.rpartition("-")[0], item.x_request_id)]
