@@ -15,14 +15,15 @@ from octavo_engine.engine import Engine, Recorder
 from octavo_engine.errors import InvalidConfiguration, ModelUnsupported
 from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.memory import CacheGeometry, device_cache_bytes, host_cache_bytes, plan_blocks
+from octavo_engine.memory import plan_cache
 from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.costs import needs_of
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
 from octavo_engine.request import Request
 from octavo_engine.runtime import host
 from octavo_engine.runtime.kv_store import allocate
+from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.kv_cache import KVCache
@@ -71,30 +72,24 @@ def assemble(
             " they do not belong together"
         )
     dtype, backend = resolve_dtype(spec, config.dtype), choose_backend(config.attention_backend, device)
-    max_model_len = config.length_for(spec.max_positions)
+    needs = needs_of(spec, config, width=dtype.itemsize, on_host=device.type == "cpu")
+    plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
     with timed(on_phase, "weights"):
         kernels = choose(backend)
         decoder = load_model(config.model, dtype=dtype, device=device, kernels=kernels, on_progress=on_progress)
     with timed(on_phase, "kv_cache"):
-        geometry = CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, dtype.itemsize, config.block_size)
-        num_blocks = plan_blocks(
-            geometry,
-            budget=cache_budget(config, device, decoder),
-            max_model_len=max_model_len,
-            max_num_seqs=config.max_num_seqs,
-            setting=_cache_setting(config, device),
-        )
-        caches = allocate(geometry, num_blocks, dtype=dtype, device=device)
+        plan = plan_cache(as_loaded(needs, device), room_of(config, device))
+        caches = allocate(needs.geometry, plan.blocks, dtype=dtype, device=device)
     eos_ids = frozenset(spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
     runner = Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler)
     engine = Engine(
-        scheduler=build_scheduler(config, num_blocks),
+        scheduler=build_scheduler(config, plan.blocks),
         runner=runner,
         metrics=metrics,
         detokenizer=lambda request: detokenizer(tokenizer, request),
         eos_ids=eos_ids,
-        max_model_len=max_model_len,
+        max_model_len=needs.max_model_len,
     )
     return Assembly(
         engine=engine,
@@ -102,9 +97,9 @@ def assemble(
         device=device,
         dtype=dtype,
         attention_backend=backend,
-        max_model_len=max_model_len,
-        num_blocks=num_blocks,
-        cache_bytes=num_blocks * geometry.block_bytes,
+        max_model_len=needs.max_model_len,
+        num_blocks=plan.blocks,
+        cache_bytes=plan.cache_bytes,
         weight_bytes=decoder.parameter_bytes,
     )
 
@@ -151,31 +146,6 @@ def choose_backend(name: str, device: torch.device) -> Backend:
     if device.type == "cuda":
         return "triton"
     return "torch" if library.load() is None else "cpu"
-
-
-def cache_budget(config: EngineConfig, device: torch.device, decoder: Decoder) -> int:
-    """Bytes for the KV cache."""
-    if device.type == "cpu":
-        return host_cache_bytes(limit=host.memory_limit(), wanted=config.kv_cache_memory_bytes)
-    if config.kv_cache_memory_bytes is not None:
-        return config.kv_cache_memory_bytes
-    _, total = torch.cuda.mem_get_info(device)
-    taken = torch.cuda.memory_reserved(device) + activation_bytes(config, decoder)
-    return device_cache_bytes(total=total, utilization=config.gpu_memory_utilization, taken_by_us=taken)
-
-
-def activation_bytes(config: EngineConfig, decoder: Decoder) -> int:
-    """An upper bound of what one step needs beside weights and cache: a few widest rows a token, and the logits."""
-    spec = decoder.spec
-    row = 4 * spec.hidden + 3 * spec.intermediate + 2 * (spec.query_size + 2 * spec.kv_size)
-    value = decoder.embedding.dtype.itemsize
-    return config.max_num_batched_tokens * row * value + 3 * config.max_num_seqs * spec.vocab * 4
-
-
-def _cache_setting(config: EngineConfig, device: torch.device) -> str:
-    if config.kv_cache_memory_bytes is not None or device.type == "cpu":
-        return "--kv-cache-memory-bytes"
-    return "--gpu-memory-utilization"
 
 
 @contextmanager

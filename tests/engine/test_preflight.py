@@ -158,7 +158,7 @@ def test_the_real_model_here_and_far_away(tmp_path):
         (
             1024 * MIB,
             ["--kv-cache-memory-bytes=100"],
-            r"-bytes or the memory limit.*--max-model-len to 0",
+            r"raise --kv-cache-memory-bytes to 4096, or use more memory",
         ),
         (600 * MIB, ["--kv-cache-memory-bytes=500000000", "--max-num-seqs=4096", "--dtype=float32"], None),
     ],

@@ -27,6 +27,15 @@ def memory_limit(root: Path = Path("/sys/fs/cgroup")) -> int:
     return host
 
 
+def memory_left(proc: Path = Path("/proc")) -> int | None:
+    """Bytes that other processes of this machine leave us: what is available, and what is ours already.
+
+    None where the kernel does not tell. Below a container's limit, the machine's memory may be spoken for all the same.
+    """
+    available, ours = _read_kib(proc / "meminfo", "MemAvailable"), _read_kib(proc / "self/status", "RssAnon")
+    return None if available is None else available + (ours or 0)
+
+
 def _cpu_quota(root: Path) -> float | None:
     """CPUs granted by a quota, or None without one."""
     try:
@@ -36,6 +45,15 @@ def _cpu_quota(root: Path) -> float | None:
         pass
     quota_us, period_us = _read_int(root / "cpu/cpu.cfs_quota_us"), _read_int(root / "cpu/cpu.cfs_period_us")
     return quota_us / period_us if quota_us and quota_us > 0 and period_us else None
+
+
+def _read_kib(path: Path, name: str) -> int | None:
+    """The bytes of a line `Name:  123 kB`."""
+    try:
+        lines = path.read_text().splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _read_int(path: Path) -> int | None:

@@ -1,0 +1,72 @@
+"""What a container may use, read from made-up cgroup files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo_engine.runtime import host
+
+GIB = 1024**3
+
+
+def cgroup(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("files", "threads"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "6400000 100000\n"}, 8),
+        ({"cpu.max": "garbage"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+    ],
+)
+def test_threads_follow_the_containers_limit(tmp_path, files, threads):
+    assert host.cpu_limit(cgroup(tmp_path, files)) == threads
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "status", "left"),
+    [
+        ("MemTotal: 100 kB\nMemAvailable:   30 kB\n", "RssAnon:\t   5 kB\nRssFile: 9 kB\n", 35 * 1024),
+        ("MemAvailable: 30 kB\n", None, 30 * 1024),
+        ("MemTotal: 100 kB\n", "RssAnon: 5 kB\n", None),
+        ("MemAvailable: lots\n", "", None),
+        (None, "RssAnon: 5 kB\n", None),
+    ],
+)
+def test_what_others_hold_is_not_left_to_us(tmp_path, meminfo, status, left):
+    files = {"meminfo": meminfo, "self/status": status}
+    proc = cgroup(tmp_path, {name: text for name, text in files.items() if text is not None})
+    assert host.memory_left(proc) == left
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"memory.max": "1073741824\n"}, GIB),
+        ({"memory/memory.limit_in_bytes": "1073741824"}, GIB),
+        ({"memory.max": "max\n"}, None),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ({}, None),
+    ],
+)
+def test_memory_is_the_containers_not_the_hosts(tmp_path, files, limit):
+    whole = host.memory_limit(tmp_path / "nothing here")
+    assert host.memory_limit(cgroup(tmp_path, files)) == (limit or whole)
