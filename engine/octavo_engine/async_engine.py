@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +22,7 @@ from octavo_engine.engine import Engine, Output
 from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestFailed
 from octavo_engine.output import Delta
 from octavo_engine.pulse import Beat
-from octavo_engine.request import FinishReason, RejectReason, Request, WaitReason
+from octavo_engine.request import EventKind, FinishReason, RejectReason, Request, WaitReason
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class AsyncEngine:
         self._wake = threading.Condition()
         self._new: list[Request] = []
         self._cancelled: list[str] = []
+        self._flushes: list[Future[int]] = []
         self._streams: dict[str, Stream] = {}
         self._refusal: OctavoError | None = None  # why `submit` takes nothing more
         self._stopping = False
@@ -136,6 +138,23 @@ class AsyncEngine:
             oldest_arrival=new[0].arrival if stats.oldest_arrival is None else stats.oldest_arrival,
         )
 
+    def live_requests(self) -> list[Request]:
+        """Those that somebody waits for. They belong to the step thread: look, and be quick."""
+        return [stream.request for stream in list(self._streams.values())]
+
+    def flush(self) -> Future[int]:
+        """Forget the cached prefixes that no running request holds; how many blocks, known after the present step.
+
+        Raises EngineDead or Draining, the future too.
+        """
+        flushed: Future[int] = Future()
+        with self._wake:
+            if self._refusal is not None:
+                raise self._refusal
+            self._flushes.append(flushed)
+            self._wake.notify()
+        return flushed
+
     def submit(self, request: Request) -> Stream:
         """Queue one request: see `submit_all`."""
         return self.submit_all([request])[0]
@@ -147,11 +166,12 @@ class AsyncEngine:
         """
         for request in requests:
             self._engine.check(request)
+            request.note(time.monotonic(), EventKind.SUBMITTED)
         self._check_queue(requests)
         streams = [Stream(request, requests, partial(self._cancel, request.id)) for request in requests]
         with self._wake:
             if self._refusal is not None:
-                self._on_reject(RejectReason.DRAINING)
+                self._reject(requests, RejectReason.DRAINING)
                 raise self._refusal
             self._streams.update({stream.request.id: stream for stream in streams})
             self._new += requests
@@ -163,15 +183,21 @@ class AsyncEngine:
         stats = self.stats()
         if sum(stats.waiting.values()) + len(requests) > self._max_waiting_requests:
             limit = self._max_waiting_requests
-            self._overloaded(RejectReason.QUEUE_FULL, f"more than {limit} requests would wait", stats)
+            self._reject(requests, RejectReason.QUEUE_FULL)
+            raise self._overloaded(RejectReason.QUEUE_FULL, f"more than {limit} requests would wait", stats)
         if stats.waiting_prompt_tokens + sum(r.num_prompt for r in requests) > self._max_waiting_prompt_tokens:
             limit = self._max_waiting_prompt_tokens
-            self._overloaded(RejectReason.QUEUE_TOKENS_FULL, f"more than {limit} prompt tokens would wait", stats)
+            self._reject(requests, RejectReason.QUEUE_TOKENS_FULL)
+            raise self._overloaded(RejectReason.QUEUE_TOKENS_FULL, f"more than {limit} prompt tokens would wait", stats)
 
-    def _overloaded(self, reason: RejectReason, message: str, stats: SchedulerStats) -> None:
+    def _reject(self, requests: Sequence[Request], reason: RejectReason) -> None:
         self._on_reject(reason)
+        for request in requests:
+            request.note(time.monotonic(), EventKind.REJECTED, reason)
+
+    def _overloaded(self, reason: RejectReason, message: str, stats: SchedulerStats) -> Overloaded:
         seconds = max(1, min(60, round(self._retry_after(stats))))
-        raise Overloaded(f"{message}; try again in {seconds} s", reason=reason, retry_after=seconds)
+        return Overloaded(f"{message}; try again in {seconds} s", reason=reason, retry_after=seconds)
 
     def _cancel(self, request_id: str) -> None:
         with self._wake:
@@ -236,6 +262,7 @@ class AsyncEngine:
             for request in new:
                 self._engine.add(request)
             self._engine.publish()
+        self._flush()
         ended = [output for name in cancelled if (output := self._engine.abort(name)) is not None]
         if ended:
             self._engine.publish()
@@ -243,7 +270,14 @@ class AsyncEngine:
         return not stopping
 
     def _is_wanted(self) -> bool:
-        return bool(self._new or self._cancelled or self._stopping or self._engine.has_work)
+        return bool(self._new or self._cancelled or self._flushes or self._stopping or self._engine.has_work)
+
+    def _flush(self) -> None:
+        """Outside the lock: it may take milliseconds, and whoever asked is another thread."""
+        while self._flushes:
+            flushed = self._flushes.pop(0)
+            if flushed.set_running_or_notify_cancel():  # else nobody waits for it any more
+                flushed.set_result(self._engine.flush())
 
     def _deliver(self, outputs: list[Output]) -> None:
         """Hand tokens to their readers. The engine has published its state before: an end seen is blocks seen free."""
@@ -254,6 +288,8 @@ class AsyncEngine:
 
     def _end_all(self, error: OctavoError) -> None:
         self._post({name: [error] for name in list(self._streams)})
+        while self._flushes:
+            self._flushes.pop().set_exception(error)
 
     def _post(self, items: Mapping[str, Sequence[Delta | OctavoError]]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Delta | OctavoError]]] = defaultdict(list)

@@ -113,6 +113,7 @@ class Engine:
             request, self._detokenizer(request), eos_ids=self._eos_ids, max_model_len=self.max_model_len
         )
         heapq.heappush(self._deadlines, (request.deadline, request.id))
+        request.note(self._clock(), EventKind.QUEUED)
         self._scheduler.add(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Output | None:
@@ -122,6 +123,12 @@ class Engine:
         delta = self._answers[request_id].end(reason)
         self._finish(request, reason, self._clock())
         return Output(request, delta)
+
+    def flush(self) -> int:
+        """Forget the cached prefixes that no running request holds; returns how many blocks that frees."""
+        blocks = self._scheduler.flush()
+        self.publish()
+        return blocks
 
     def step(self) -> list[Output]:
         """Compute one batch. Raises EngineDead when steps fail again and again."""

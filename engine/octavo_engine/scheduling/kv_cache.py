@@ -111,6 +111,15 @@ class KVCache:
             self._tree.set_busy(known)
         self._release_blocks([request.blocks[index]])
         request.blocks[index] = known
+        request.blocks_copied = min(request.blocks_copied, index)
+
+    def flush(self) -> int:
+        """Forget every prefix that no request holds; returns how many blocks that frees. Held ones stay findable."""
+        if self._prefixes is None:
+            return 0
+        blocks = [self._prefixes.evict() for _ in range(self._prefixes.num_idle)]
+        self._pool.give_back(blocks)
+        return len(blocks)
 
     def release(self, request: Request) -> None:
         """Take a request's blocks away; full ones stay findable. Its tokens count as not computed."""
@@ -118,6 +127,7 @@ class KVCache:
         # first.
         self._release_blocks(reversed(request.blocks))
         request.blocks.clear()
+        request.blocks_copied = 0
         request.num_computed = 0
 
     def _release_blocks(self, blocks: Iterable[int]) -> None:

@@ -77,6 +77,10 @@ class Scheduler:
         request.status, request.finish_reason = Status.FINISHED, reason
         request.note(now, EventKind.FINISHED, reason)
 
+    def flush(self) -> int:
+        """Forget the cached prefixes that no running request holds; returns how many blocks that frees."""
+        return self._cache.flush()
+
     # -- the step ------------------------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> Batch:
