@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from octavo_engine import __version__, termination
@@ -61,12 +63,17 @@ def _reporting(command: Callable[[Sequence[str]], int], arguments: Sequence[str]
 
 
 def _serve(arguments: Sequence[str]) -> int:
+    began = time.monotonic()
     settings = ServeSettings.parse(arguments)
     _log_to_stderr(settings.server.log_level)
     termination.leave_on_signal()
-    from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)
+    gc.disable()  # until it serves: a start makes a third of a million objects that stay, and would look at them often
+    try:
+        from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)
 
-    return serve(settings, os.environ)
+        return serve(settings, os.environ, began=began)
+    finally:
+        gc.enable()
 
 
 def _fetch(arguments: Sequence[str]) -> int:

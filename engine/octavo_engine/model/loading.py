@@ -18,7 +18,6 @@ from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_source import GgufSource
 from octavo_engine.model.gguf_spec import spec_from_gguf
 from octavo_engine.model.parameters import Parameters, check_tensors, parameters_of
 from octavo_engine.model.safetensors_source import SafetensorsSource
@@ -46,6 +45,8 @@ def open_checkpoint(path: str) -> tuple[ModelSpec, TensorSource]:
         return spec, SafetensorsSource(place)
     file = GgufFile.open(place)
     spec = spec_from_gguf(file)
+    from octavo_engine.model.gguf_source import GgufSource  # noqa: PLC0415 (a fifth of a second, for others nothing)
+
     return spec, GgufSource(file, spec)
 
 

@@ -31,7 +31,7 @@ class Lifecycle:
     engine: AsyncEngine | None = None
     startup_seconds: float | None = None
     fault: str | None = None  # why only a restart can help, in words
-    _began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)  # the process, in monotonic seconds
 
     @property
     def ready(self) -> bool:
@@ -45,7 +45,7 @@ class Lifecycle:
 
     def serving(self) -> None:
         """The engine has given its first token: take requests."""
-        self.startup_seconds = time.monotonic() - self._began
+        self.startup_seconds = time.monotonic() - self.began
         self.state = State.SERVING
 
     def stats(self) -> SchedulerStats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
 from octavo_engine.server.management import build_management_app
 from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_stuck
-from octavo_engine.server.startup import StartupReport
+from octavo_engine.server.startup import StartupReport, spare_the_collector
 from octavo_engine.server.warm_up import Uncounted, warm_up
 from octavo_engine.server.watchdog import Limits as StepLimits
 from octavo_engine.server.watchdog import Watchdog
@@ -34,13 +35,20 @@ from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 log = logging.getLogger(__name__)
 
 
-def serve(settings: ServeSettings, environment: Mapping[str, str], build: Callable[..., Assembly] = assemble) -> int:
+def serve(
+    settings: ServeSettings,
+    environment: Mapping[str, str],
+    build: Callable[..., Assembly] = assemble,
+    *,
+    began: float | None = None,
+) -> int:
     """Load, serve until a signal, drain; returns the exit code. Raises StartupError when it cannot come to serving.
 
-    `build` makes the engine, with the arguments of `assemble`.
+    `build` makes the engine, with the arguments of `assemble`. `began` is when the process did, in monotonic seconds.
     """
-    config, server = settings.engine, settings.server
-    lifecycle = Lifecycle(model_name=model_name(settings), max_num_seqs=config.max_num_seqs)
+    config, server, imported = settings.engine, settings.server, time.monotonic()
+    began = imported if began is None else began
+    lifecycle = Lifecycle(model_name=model_name(settings), max_num_seqs=config.max_num_seqs, began=began)
     registry, timelines, keys = CollectorRegistry(), Timelines(), open_keys(server, environment)
     metrics = Metrics(registry, model_name=lifecycle.model_name, stats=lifecycle.stats)
     api_socket = bind("--port", server.host, server.port)
@@ -49,6 +57,7 @@ def serve(settings: ServeSettings, environment: Mapping[str, str], build: Callab
     log.info("management on %s", url_of(management_socket))
 
     report, recorder = StartupReport(metrics), Uncounted(metrics)
+    report.phase("imports", imported - began)
     with report.timed("tokenizer"):
         tokenizer = load_tokenizer(config.model, server.chat_template)
     assembly = build(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
@@ -120,6 +129,7 @@ async def serve_until_stopped(parts: Parts, engine: AsyncEngine, stop: Stop) -> 
     listener = api_listener(build_app(build_context(parts, engine)))
     stop.on_signals()
     await listener.start(parts.api_socket, on_end=stop.asked.set)
+    spare_the_collector()
     lifecycle.serving()
     name, url = lifecycle.model_name, url_of(parts.api_socket)
     log.info("serving %s on %s after %.1f s", name, url, lifecycle.startup_seconds)
