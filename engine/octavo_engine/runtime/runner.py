@@ -10,7 +10,7 @@ import torch
 from octavo_engine.batch import Batch
 from octavo_engine.kernels.attention import StepLayout
 from octavo_engine.request import Sampled
-from octavo_engine.runtime.inputs import build_inputs
+from octavo_engine.runtime.inputs import InputBuilder
 from octavo_engine.runtime.kv_store import LayerCache
 from octavo_engine.runtime.sampler import Sampler
 
@@ -39,17 +39,16 @@ class Runner:
     ) -> None:
         self._model = model
         self._caches = caches
-        self._block_size = block_size
-        self._device = device
+        self._inputs = InputBuilder(block_size, device)
         self._sampler = sampler
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> list[Sampled]:
         """Compute the batch; one outcome for each of `batch.sampling`, in that order."""
-        inputs = build_inputs(batch, self._block_size, self._device)
+        inputs = self._inputs.build(batch)
         hidden = self._model.forward(inputs.tokens, inputs.layout, self._caches)
-        sampling = batch.sampling
-        if not sampling:
+        requests = [piece.request for piece in batch.slices if piece.samples]
+        if not requests:
             return []
-        rows = hidden if len(sampling) == len(hidden) else hidden[inputs.sampling_rows]
-        return self._sampler.sample(self._model.logits(rows), [piece.request for piece in sampling])
+        rows = hidden if inputs.sampling_rows is None else hidden[inputs.sampling_rows]
+        return self._sampler.sample(self._model.logits(rows), requests)
