@@ -1,6 +1,7 @@
-"""Decodes over the paged cache in C++ (`native/attention.cpp`), in bfloat16 and float32; prompts take torch's path.
+"""Paged attention in C++ (`native/attention.cpp`), in bfloat16 and float32: decodes and chunks of prompts alike.
 
-Scores, softmax and sums are float32 throughout.
+Scores, softmax and sums are float32. What a query gets does not depend on the rest of its step: its sums have one
+order, by position in its sequence.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionS
 from octavo_engine.kernels.cpu.library import SUFFIXES, kernels
 
 
-class Decodes(ctypes.Structure):
-    """The kernel's view of a step's decodes; the same fields as in `native/attention.cpp`."""
+class AttentionStep(ctypes.Structure):
+    """The kernel's view of a step; the same fields as in `native/attention.h`."""
 
     _fields_ = (
         ("tables", c_void_p),
         ("lengths", c_void_p),
+        ("starts", c_void_p),
         ("table_stride", c_int64),
         ("sequences", c_int64),
         ("block_size", c_int64),
@@ -33,13 +35,14 @@ class Decodes(ctypes.Structure):
     )
 
 
-def describe(layout: StepLayout, shape: AttentionShape) -> Decodes:
-    """The step's decodes, but for the number of query heads, which a query tells. Points into the layout's memory."""
-    return Decodes(
+def describe(layout: StepLayout, shape: AttentionShape) -> AttentionStep:
+    """The step, but for the number of query heads, which a query tells. Points into the layout's memory."""
+    return AttentionStep(
         tables=layout.block_tables.data_ptr(),
         lengths=layout.context_lens.data_ptr(),
+        starts=layout.query_start.data_ptr(),
         table_stride=layout.block_tables.stride(0),
-        sequences=layout.num_decodes,
+        sequences=len(layout.context_lens),
         block_size=shape.block_size,
         kv_heads=shape.kv_heads,
         dim=shape.head_dim,
@@ -49,22 +52,20 @@ def describe(layout: StepLayout, shape: AttentionShape) -> Decodes:
 
 
 def prepare(layout: StepLayout, shape: AttentionShape) -> Attend:
-    """Decodes by the kernel, chunks by torch; another type than the kernel's two entirely by torch."""
+    """One call a layer; another type than the kernel's two entirely by torch."""
     if shape.dtype not in SUFFIXES:
         return torch_paged.prepare(layout, shape)
-    chunks = list(torch_paged.chunk_parts(layout, shape))
     step = describe(layout, shape)
     pointer, threads = ctypes.addressof(step), torch.get_num_threads()
-    decode = getattr(kernels(), f"octavo_decode_{SUFFIXES[shape.dtype]}")
+    call = getattr(kernels(), f"octavo_attend_{SUFFIXES[shape.dtype]}")
+    tensors = (layout.block_tables, layout.context_lens, layout.query_start)  # the step points to their memory
 
     def attend(query: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        assert len(tensors[2]) == step.sequences + 1
+        step.query_heads = query.shape[1]
         output = torch.empty(query.shape, dtype=query.dtype)
-        if layout.num_decodes:  # `attend` keeps the layout, and so the memory that the step points to
-            step.query_heads = query.shape[1]
-            caches = key_cache.data_ptr(), value_cache.data_ptr()
-            decode(pointer, query.data_ptr(), query.stride(0), *caches, output.data_ptr(), threads)
-        for chunk in chunks:
-            output[chunk.tokens] = chunk.attend(query[chunk.tokens], key_cache, value_cache)
+        caches = key_cache.data_ptr(), value_cache.data_ptr()
+        call(pointer, query.data_ptr(), query.stride(0), *caches, output.data_ptr(), threads)
         return output
 
     return attend

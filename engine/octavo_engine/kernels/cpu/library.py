@@ -25,7 +25,7 @@ for _suffix in SUFFIXES.values():
     # step, heads, query_norm, key_norm, keys, values, threads
     SIGNATURES[f"octavo_store_heads_{_suffix}"] = (*[c_void_p] * 6, c_int)
     # step, query, stride, keys, values, out, threads
-    SIGNATURES[f"octavo_decode_{_suffix}"] = (c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
+    SIGNATURES[f"octavo_attend_{_suffix}"] = (c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
 
 
 @cache

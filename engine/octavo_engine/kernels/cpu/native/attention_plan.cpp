@@ -1,0 +1,43 @@
+#include "attention.h"
+
+namespace octavo {
+namespace {
+
+// What a tile costs for one key/value head, in keys x rows.
+int64_t cost(const AttentionStep& step, const QueryTile& tile) {
+    return tile.pieces * PIECE * (tile.count * step.group() + ROWS_OF_A_FETCH);
+}
+
+void add_tiles(const AttentionStep& step, int64_t sequence, std::vector<QueryTile>& tiles) {
+    const int64_t most = std::max<int64_t>(1, QUERY_ROWS / step.group()), queries = step.queries(sequence);
+    const int64_t count = (queries + most - 1) / most;
+    for (int64_t index = count - 1; index >= 0; --index) {  // the last of a prompt see most
+        const int64_t first = queries * index / count, end = queries * (index + 1) / count;
+        const int64_t from = std::max<int64_t>(0, step.position(sequence, first) + 1 - step.window) / PIECE;
+        const int64_t pieces = step.position(sequence, end - 1) / PIECE + 1 - from;
+        tiles.push_back({sequence, first, end - first, from, pieces});
+    }
+}
+
+}  // namespace
+
+void Plan::cut(const AttentionStep& step, int64_t width, int threads) {
+    tiles.clear(), items.clear();
+    for (int64_t sequence = step.sequences - 1; sequence >= 0; --sequence) add_tiles(step, sequence, tiles);
+    int64_t all = 0, rows = 0;
+    for (const QueryTile& tile : tiles) all += cost(step, tile) * step.kv_heads;
+    for (int64_t index = 0; index < static_cast<int64_t>(tiles.size()); ++index) {
+        QueryTile& tile = tiles[index];
+        const bool whole = tile.pieces == 1 || cost(step, tile) * threads * ITEMS_A_THREAD <= all || threads == 1;
+        if (!whole) {
+            tile.kept = rows;
+            rows += tile.pieces * tile.count * step.query_heads;
+        }
+        for (int64_t kv_head = 0; kv_head < step.kv_heads; ++kv_head)
+            for (int64_t piece = whole ? QueryTile::ALL_PIECES : 0; piece < (whole ? 0 : tile.pieces); ++piece)
+                items.push_back({index, kv_head, piece});
+    }
+    kept = memory.fit(rows, width);
+}
+
+}  // namespace octavo

@@ -1,0 +1,281 @@
+// Some queries of a sequence against a piece of its context, for one key/value head and all query heads that share it.
+//
+// Keys come in tiles. A tile is turned and paired once, into words in the order in which products read them, and meets
+// all rows (queries x heads) while it is at hand: products in the type of the cache, sums and running softmax
+// (https://arxiv.org/abs/2205.14135) in float32. Single queries and chunks of prompts take the same way: so a query's
+// sums have one order, whoever comes with it.
+#pragma once
+
+#include <limits>
+
+#include "attention.h"
+#include "vectors.h"
+
+namespace octavo {
+namespace {
+
+// Numbers of the cache's type in a word.
+template <typename T>
+constexpr int64_t STEP = sizeof(uint32_t) / sizeof(T);
+
+constexpr int64_t up_to(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// Less than any score, but finite: a difference of two of them is a number.
+constexpr float NOTHING = -std::numeric_limits<float>::max();
+constexpr float HIDDEN = -std::numeric_limits<float>::infinity();
+
+constexpr int64_t PASS = 2 * LANES;  // columns of a register tile of TILE_ROWS rows
+
+// Width of a row of outputs.
+inline int64_t output_width(int64_t dim) { return up_to(dim, PASS); }
+
+// A thread's memory, kept from item to item.
+template <typename T>
+struct Workspace {
+    Buffer<T> query_memory, key_memory, value_memory;
+    SoftmaxMemory total_memory, piece_memory;
+    T *queries, *keys, *values;  // [rows][depth], [depth / STEP][KEYS][STEP], [KEYS / STEP][width][STEP]
+    Softmaxes total, piece;
+    int64_t dim, depth, width, rows;  // depth: dim in whole words
+
+    void fit(int64_t dim_, int64_t rows_) {
+        dim = dim_, rows = rows_, depth = up_to(dim, STEP<T>), width = output_width(dim);
+        queries = query_memory.fit(rows * depth);
+        keys = key_memory.fit(up_to(depth, Dot<T>::WIDTH) * KEYS);
+        values = value_memory.fit(width * KEYS);
+        total = total_memory.fit(rows, width), piece = piece_memory.fit(rows, width);
+    }
+};
+
+// ---- a tile of keys and values -------------------------------------------------------------------------------------
+
+// Where the rows of some tokens lie. Past the last one there is nothing: foreign memory is not read.
+template <typename T>
+struct Rows {
+    const T *keys[KEYS], *values[KEYS];
+    int64_t count;
+
+    Rows(const AttentionStep& step, const T* key_cache, const T* value_cache, int64_t sequence, int64_t kv_head,
+         int64_t first)
+        : count(std::min<int64_t>(KEYS, step.lengths[sequence] - first)) {
+        const int32_t* block = step.tables + sequence * step.table_stride + first / step.block_size;
+        int64_t offset = first % step.block_size;
+        for (int64_t token = 0; token < count; ++token) {
+            const int64_t place = ((*block * step.block_size + offset) * step.kv_heads + kv_head) * step.dim;
+            keys[token] = key_cache + place, values[token] = value_cache + place;
+            if (++offset == step.block_size) offset = 0, ++block;
+        }
+    }
+
+    // Ask for them ahead of their use.
+    void fetch(int64_t dim) const {
+        constexpr int64_t LINE = 64 / sizeof(T);
+        for (int64_t token = 0; token < count; ++token)
+            for (int64_t d = 0; d < dim; d += LINE)
+                __builtin_prefetch(keys[token] + d), __builtin_prefetch(values[token] + d);
+    }
+};
+
+// keys[word][token] = the word of the token's key
+template <typename T>
+void turn_keys(const Rows<T>& rows, int64_t dim, T* keys) {
+    const int64_t tokens = up_to(rows.count, LANES);
+    for (int64_t d = 0; d < dim; d += Dot<T>::WIDTH)
+        for (int64_t token = 0; token < tokens; token += LANES) {
+            Words square[LANES];
+            const auto bytes = static_cast<int64_t>((dim - d) * sizeof(T));
+            for (int64_t i = 0; i < LANES; ++i)
+                square[i] = token + i < rows.count ? words(rows.keys[token + i] + d, bytes) : Words{};
+            transpose(square);
+            for (int64_t i = 0; i < LANES; ++i) store(keys + (d / STEP<T> + i) * KEYS * STEP<T> + token * STEP<T>, square[i]);
+        }
+}
+
+// values[pair of tokens][column] = the pair of their numbers
+inline void pair_values(const Rows<Bf16>& rows, int64_t dim, int64_t width, Bf16* values) {
+    static const Bf16 nothing[LANES] = {};
+    for (int64_t token = 0; token < rows.count; token += 2, values += 2 * width)
+        for (int64_t d = 0; d < width; d += LANES) {
+            const bool both = token + 1 < rows.count;
+            const Mask mask = lanes(d, dim);
+            store(values + 2 * d, pairs(rows.values[token] + d, both ? rows.values[token + 1] + d : nothing, mask));
+        }
+}
+
+inline void pair_values(const Rows<float>& rows, int64_t dim, int64_t width, float* values) {
+    for (int64_t token = 0; token < rows.count; ++token, values += width)
+        for (int64_t d = 0; d < width; d += LANES) store(values + d, load(rows.values[token] + d, lanes(d, dim)));
+}
+
+// ---- products ------------------------------------------------------------------------------------------------------
+
+// c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b, `steps` words deep.
+template <typename T, int ROWS, int VECTORS, bool ADD>
+void product(const T* a, int64_t depth, const T* b, int64_t columns, int64_t steps, float* c, const float* shrink) {
+    Vec sum[ROWS][VECTORS];
+#pragma GCC unroll 12  // all loops over rows and vectors: only then do the sums stay in registers
+    for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+        for (int i = 0; i < VECTORS; ++i)
+            sum[row][i] = ADD ? load(c + row * columns + i * LANES) * broadcast(shrink[row]) : zero();
+    for (int64_t step = 0; step < steps; ++step, a += STEP<T>, b += columns * STEP<T>) {
+        typename Dot<T>::Operand column[VECTORS];
+#pragma GCC unroll 4
+        for (int i = 0; i < VECTORS; ++i) column[i] = Dot<T>::load(b + i * Dot<T>::WIDTH);
+#pragma GCC unroll 12
+        for (int row = 0; row < ROWS; ++row) {
+            const auto word = Dot<T>::broadcast(a + row * depth);
+#pragma GCC unroll 4
+            for (int i = 0; i < VECTORS; ++i) sum[row][i] = Dot<T>::add(sum[row][i], column[i], word);
+        }
+    }
+#pragma GCC unroll 12
+    for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+        for (int i = 0; i < VECTORS; ++i) store(c + row * columns + i * LANES, sum[row][i]);
+}
+
+// All columns, a multiple of PASS; few rows take twice as many at once, to keep as many sums going.
+template <typename T, int ROWS, bool ADD>
+void all_columns(const T* a, int64_t depth, const T* b, int64_t columns, int64_t steps, float* c, const float* shrink) {
+    constexpr int64_t WIDE = 2 * PASS;
+    int64_t column = 0;
+    if constexpr (2 * ROWS <= TILE_ROWS)
+        for (; column + WIDE <= columns; column += WIDE)
+            product<T, ROWS, 4, ADD>(a, depth, b + column * STEP<T>, columns, steps, c + column, shrink);
+    for (; column < columns; column += PASS)
+        product<T, ROWS, 2, ADD>(a, depth, b + column * STEP<T>, columns, steps, c + column, shrink);
+}
+
+template <typename T, bool ADD, int ROWS = TILE_ROWS>
+void multiply(int64_t rows, const T* a, int64_t depth, const T* b, int64_t columns, int64_t steps, float* c,
+              const float* shrink = nullptr) {
+    if (rows == ROWS) return all_columns<T, ROWS, ADD>(a, depth, b, columns, steps, c, shrink);
+    if constexpr (ROWS > 1) multiply<T, ADD, ROWS - 1>(rows, a, depth, b, columns, steps, c, shrink);
+}
+
+// ---- softmax -------------------------------------------------------------------------------------------------------
+
+inline float exponential_of(float x) {
+    float all[LANES];
+    store(all, exponential(broadcast(x)));
+    return all[0];
+}
+
+// Scores become weights relative to the row's largest score so far; returns what older sums shrink by.
+template <typename T>
+float soften(const float* scores, float scale, float& largest, float& total, T* weights) {
+    Vec top = load(scores);
+    for (int64_t i = LANES; i < KEYS; i += LANES) top = larger(load(scores + i), top);
+    const float before = largest;
+    largest = std::max(before, octavo::largest(top) * scale);
+    const float shrink = before == largest ? 1.0f : exponential_of(before - largest);
+    const Vec factor = broadcast(scale), level = broadcast(-largest);
+    Vec parts = zero();
+    for (int64_t i = 0; i < KEYS; i += LANES) {
+        const Vec weight = exponential(fma(load(scores + i), factor, level));
+        store(weights + i, weight);
+        parts = parts + weight;
+    }
+    total = fma(broadcast(total), broadcast(shrink), broadcast(sum(parts)))[0];
+    return shrink;
+}
+
+// Scores of keys that a query does not see: before its window, or after itself.
+inline void hide(float* scores, int64_t first_key, int64_t position, int64_t window) {
+    const int64_t begin = std::clamp<int64_t>(position + 1 - window - first_key, 0, KEYS);
+    const int64_t end = std::clamp<int64_t>(position + 1 - first_key, 0, KEYS);
+    std::fill(scores, scores + begin, HIDDEN);
+    std::fill(scores + end, scores + KEYS, HIDDEN);
+}
+
+// `into` becomes the softmaxes of both: those of earlier keys, and of the piece after them.
+inline void merge(Softmaxes into, Softmaxes piece, int64_t rows, int64_t width) {
+    for (int64_t row = 0; row < rows; ++row) {
+        const float top = std::max(into.largest[row], piece.largest[row]);
+        const float keep = exponential_of(into.largest[row] - top), add = exponential_of(piece.largest[row] - top);
+        into.largest[row] = top;
+        into.totals[row] = fma(broadcast(into.totals[row]), broadcast(keep), broadcast(piece.totals[row] * add))[0];
+        for (int64_t d = row * width; d < (row + 1) * width; d += LANES)
+            store(into.outputs + d, fma(load(into.outputs + d), broadcast(keep), load(piece.outputs + d) * broadcast(add)));
+    }
+}
+
+inline void clear(Softmaxes of, int64_t rows, int64_t width) {
+    std::fill_n(of.outputs, rows * width, 0.0f);
+    std::fill_n(of.totals, rows, 0.0f);
+    std::fill_n(of.largest, rows, NOTHING);
+}
+
+// ---- a piece -------------------------------------------------------------------------------------------------------
+
+// The work of one item.
+template <typename T>
+struct Job {
+    const AttentionStep& step;
+    const QueryTile& tile;
+    int64_t kv_head;
+    const T *key_cache, *value_cache;
+
+    int64_t position(int64_t row) const { return step.position(tile.sequence, tile.first + row / step.group()); }
+    int64_t rows() const { return tile.count * step.group(); }
+    int64_t last() const { return position(rows() - 1); }  // key that is seen
+    Rows<T> at(int64_t key) const { return {step, key_cache, value_cache, tile.sequence, kv_head, key}; }
+};
+
+// Up to TILE_ROWS rows, from `row` on, meet a tile of keys.
+template <typename T>
+void add_tile(const Job<T>& job, const Workspace<T>& work, Softmaxes to, int64_t row, int64_t rows, int64_t first_key,
+              int64_t count) {
+    alignas(64) float scores[TILE_ROWS * KEYS];
+    alignas(64) T weights[TILE_ROWS * KEYS];
+    float shrink[TILE_ROWS];
+    multiply<T, false>(rows, work.queries + row * work.depth, work.depth, work.keys, KEYS, work.depth / STEP<T>, scores);
+    for (int64_t i = 0; i < rows; ++i) {
+        hide(scores + i * KEYS, first_key, job.position(row + i), job.step.window);
+        shrink[i] = soften(scores + i * KEYS, job.step.scale, to.largest[row + i], to.totals[row + i], weights + i * KEYS);
+    }
+    multiply<T, true>(rows, weights, KEYS, work.values, work.width, up_to(count, STEP<T>) / STEP<T>,
+                      to.outputs + row * work.width, shrink);
+}
+
+// All rows of a tile of queries against the keys [begin, end) of one piece.
+template <typename T>
+void add_piece(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t begin, int64_t end) {
+    const int64_t rows = job.rows(), blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    clear(to, rows, work.width);
+    Rows<T> here = job.at(begin), next = here;
+    for (int64_t key = begin; key < end; key += KEYS, here = next) {
+        if (key + KEYS <= job.last()) next = job.at(key + KEYS), next.fetch(work.dim);
+        turn_keys(here, work.dim, work.keys);
+        pair_values(here, work.dim, work.width, work.values);
+        for (int64_t block = 0; block < blocks; ++block) {
+            const int64_t row = rows * block / blocks, after = rows * (block + 1) / blocks;
+            if (key <= job.position(after - 1)) add_tile(job, work, to, row, after - row, key, here.count);
+        }
+    }
+}
+
+// The rows' queries, side by side.
+template <typename T>
+void gather_queries(const Job<T>& job, const T* query, int64_t stride, Workspace<T>& work) {
+    const int64_t group = job.step.group(), dim = work.dim;
+    T* to = work.queries;
+    for (int64_t i = 0; i < job.tile.count; ++i) {
+        const T* from = query + (job.step.starts[job.tile.sequence] + job.tile.first + i) * stride;
+        for (int64_t head = job.kv_head * group; head < (job.kv_head + 1) * group; ++head, to += work.depth) {
+            std::copy_n(from + head * dim, dim, to);
+            std::fill(to + dim, to + work.depth, T{});
+        }
+    }
+}
+
+// One row's sums, weighed, are its output.
+template <typename T>
+void write_out(Softmaxes of, int64_t row, int64_t width, int64_t dim, T* out) {
+    const Vec share = broadcast(1.0f / of.totals[row]);
+    for (int64_t d = 0; d < dim; d += LANES) store(out + d, load(of.outputs + row * width + d) * share, lanes(d, dim));
+}
+
+}  // namespace
+}  // namespace octavo
