@@ -239,6 +239,11 @@ def serve_parser(prog: str = "octavo serve") -> argparse.ArgumentParser:
     return parser
 
 
+def read_cpu_kernels(environment: Mapping[str, str]) -> str:
+    """OCTAVO_CPU_KERNELS: "auto" (the best this processor runs), a target's name, or "off"."""
+    return environment.get("OCTAVO_CPU_KERNELS") or "auto"
+
+
 def read_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
     """API keys from `OCTAVO_API_KEY` (several separated by commas): a variable is not visible in a process list."""
     return tuple(key for key in environment.get("OCTAVO_API_KEY", "").split(",") if key)

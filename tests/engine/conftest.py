@@ -7,14 +7,30 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from octavo_engine.kernels.cpu import targets
+
 # Threads that share a busy core and spin while they wait for each other take a hundred times as long. Read by torch's
 # OpenMP when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(scope="module", params=[target.name for target in targets.runnable(targets.features())])
+def cpu_target(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each set of instructions that this processor has, in turn, as the one that the CPU kernels are compiled for."""
+    from octavo_engine.kernels.cpu import library
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OCTAVO_CPU_KERNELS", request.param)
+        library.load.cache_clear()
+        assert library.load() is not None, "without them, nothing of this would be tested"
+        yield request.param
+    library.load.cache_clear()
 
 
 def cache_directory() -> Path:

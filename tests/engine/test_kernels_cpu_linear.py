@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.linear import PLAIN, LinearKernels
 
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
 ROWS = [*range(1, 27), 36, 37, 70, 96, 97, 200]
 SHAPES = [(576, 960), (1536, 576), (64, 32), (2, 1), (34, 50)]  # inputs, outputs
 # The plain path rounds every product, and again after it has added or multiplied; ours once, after.
@@ -17,7 +16,7 @@ TYPES = pytest.mark.parametrize("dtype", CLOSE, ids=str)
 
 
 @pytest.fixture(scope="module")
-def packed() -> LinearKernels:
+def packed(cpu_target: str) -> LinearKernels:
     from octavo_engine.kernels.cpu import linear
 
     return linear.KERNELS

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.pointwise import PLAIN, HeadNorms, PointwiseKernels, choose_pointwise
 from octavo_engine.model.rope import angles
 
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
 CLOSE = {torch.float32: {"atol": 3e-6, "rtol": 3e-6}, torch.bfloat16: {"atol": 3e-2, "rtol": 2e-2}}
 DTYPES = pytest.mark.parametrize("dtype", CLOSE, ids=str)
 
 
 @pytest.fixture(scope="module")
-def fused() -> PointwiseKernels:
+def fused(cpu_target: str) -> PointwiseKernels:
     from octavo_engine.kernels.cpu import pointwise
 
     return pointwise.KERNELS

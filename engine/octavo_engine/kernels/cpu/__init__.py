@@ -1,1 +1,1 @@
-"""Kernels in C++ for processors with AVX-512 and its bfloat16 products: `build` compiles them, `library` loads them."""
+"""Kernels in C++ for processors: `targets` says for which, `build` compiles them, `library` loads the best."""

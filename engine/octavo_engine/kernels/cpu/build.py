@@ -1,6 +1,6 @@
-"""Compiles `native/` into a shared library, once for each source, compiler and set of processor features.
+"""Compiles `native/` into a shared library, once for each source, compiler and target.
 
-    python -m octavo_engine.kernels.cpu.build FOLDER    compiles ahead, for an image; no such processor is needed for it
+    python -m octavo_engine.kernels.cpu.build FOLDER    compiles for every target ahead, for an image, on any processor
 
 A library's name is a digest of all that made it, so a stale one is never taken. It is written beside its place and
 renamed into it: concurrent starts may compile twice, but none of them loads half a file.
@@ -15,16 +15,18 @@ import stat
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
+from octavo_engine.kernels.cpu.targets import Target, compilable
+
 SOURCES = Path(__file__).parent / "native"
-FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "fma")
 # -w: GCC 12 warns of its own headers; what matters is in the tests.
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-w", *(f"-m{name.replace('_', '')}" for name in FEATURES))
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-w")
 PREBUILT = Path(sys.prefix) / "lib" / "octavo" / "kernels"  # where an image has them
 COMPILE_SECONDS = 120
 
@@ -37,11 +39,12 @@ class BuildFailed(Exception):
 class Recipe:
     """All that a library is made of."""
 
+    target: Target
     compiler: str  # path
     openmp: Path  # torch's own OpenMP runtime: with a second one, two pools of threads would fight for the processors
 
     @classmethod
-    def here(cls) -> Recipe:
+    def here(cls, target: Target) -> Recipe:
         """With this machine's compiler; raises BuildFailed."""
         compiler = shutil.which("g++")
         if compiler is None:
@@ -49,16 +52,16 @@ class Recipe:
         bundled = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
         if not bundled:
             raise BuildFailed("this torch does not bring libgomp")
-        return cls(compiler, bundled[0])
+        return cls(target, compiler, bundled[0])
 
     @cached_property
     def name(self) -> str:
         """The library's file name."""
         version = subprocess.run([self.compiler, "--version"], capture_output=True, text=True, timeout=30, check=False)
-        parts = [*FLAGS, version.stdout, self.openmp.name]
+        parts = [*FLAGS, *self.target.flags, version.stdout, self.openmp.name]
         parts += [f"{path.name}\n{path.read_text()}" for path in sorted(SOURCES.iterdir())]
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        return f"octavo-{digest[:20]}.so"
+        return f"octavo-{self.target.name}-{digest[:20]}.so"
 
     def compile(self, folder: Path) -> Path:
         """The library in `folder`, compiled unless it is there; raises BuildFailed."""
@@ -71,7 +74,9 @@ class Recipe:
 
     def _compile(self, scratch: Path) -> None:
         sources = sorted(SOURCES.glob("*.cpp"))
-        _run([self.compiler, *FLAGS, "-c", *map(str, sources)], scratch)
+        compile_one = [self.compiler, *FLAGS, *self.target.flags, "-c"]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(lambda source: _run([*compile_one, str(source)], scratch), sources))
         objects = [f"{source.stem}.o" for source in sources]
         _run([self.compiler, "-shared", "-o", self.name, *objects, str(self.openmp)], scratch)
 
@@ -93,14 +98,18 @@ def private_cache() -> Path:
     return folder
 
 
-def built() -> Path:
-    """The library for this machine: prebuilt, cached or compiled now. Raises BuildFailed, OSError, TimeoutExpired."""
-    recipe = Recipe.here()
+def built(target: Target) -> Path:
+    """The library for a target: prebuilt, cached or compiled now. Raises BuildFailed, OSError, TimeoutExpired."""
+    recipe = Recipe.here(target)
     prebuilt = PREBUILT / recipe.name
     return prebuilt if prebuilt.exists() else recipe.compile(private_cache())
 
 
+def build_all(folder: Path) -> list[Path]:
+    """The libraries for all targets, in a folder that is made if need be; raises BuildFailed, OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Recipe.here(target).compile(folder) for target in compilable()]
+
+
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    place.mkdir(parents=True, exist_ok=True)
-    Recipe.here().compile(place)
+    build_all(Path(sys.argv[1]))

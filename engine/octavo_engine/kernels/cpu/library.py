@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import subprocess
 from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 
 import torch
 
-from octavo_engine.kernels.cpu.build import FEATURES, BuildFailed, built
+from octavo_engine.config import read_cpu_kernels
+from octavo_engine.kernels.cpu.build import BuildFailed, built
+from octavo_engine.kernels.cpu.targets import choose, features
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +32,24 @@ for _suffix in SUFFIXES.values():
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The kernels, compiled at the first call if need be; None, and a line in the log, where they cannot run."""
-    missing = missing_features()
-    if missing:
-        log.info("CPU kernels are off: this processor lacks %s; torch's own operations serve", ", ".join(missing))
+    """The kernels for this processor, compiled at the first call if need be; None, and a line in the log, without them.
+
+    Raises InvalidConfiguration when OCTAVO_CPU_KERNELS asks for what cannot run here.
+    """
+    target = choose(read_cpu_kernels(os.environ), features())
+    if target is None:
+        log.info("CPU kernels are off, as OCTAVO_CPU_KERNELS says: torch's own operations serve")
         return None
     try:
-        library = ctypes.CDLL(str(built()))
+        library = ctypes.CDLL(str(built(target)))
     except (BuildFailed, OSError, subprocess.TimeoutExpired) as error:
-        log.warning("CPU kernels are off, and decoding takes about twice as long: %s", error)
+        log.warning(
+            "CPU kernels are off: %s. torch's own operations serve instead: the same answers, but decoding takes about"
+            " twice as long, and float32 is summed less exactly",
+            error,
+        )
         return None
+    log.info("CPU kernels: %s", target.name)
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
@@ -53,14 +63,10 @@ def kernels() -> ctypes.CDLL:
     return library
 
 
-def missing_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """What the kernels need and this processor does not have."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return list(FEATURES)
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return [name for name in FEATURES if name not in flags]
+def lanes() -> int:
+    """Numbers in one vector of the kernels: half a panel of a packed weight."""
+    count: int = kernels().octavo_lanes()
+    return count
 
 
 def address(tensor: torch.Tensor | None) -> int | None:

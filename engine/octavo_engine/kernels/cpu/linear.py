@@ -15,11 +15,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels
+from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels, lanes
 from octavo_engine.kernels.linear import GatedLinear, GatedProjection, Linear, LinearKernels, Projection
-
-LANES = 16
-PANEL = 2 * LANES
 
 
 class Weight(ctypes.Structure):
@@ -38,8 +35,8 @@ class Weight(ctypes.Structure):
 class Packed:
     """A packed weight and the memory behind it."""
 
-    panels: Tensor  # bfloat16 [panels, inputs / 2, 32, 2] or float32 [panels, inputs, 32, 1]
-    bias: Tensor | None  # float32 [panels * 32]
+    panels: Tensor  # bfloat16 [panels, inputs / 2, panel, 2] or float32 [panels, inputs, panel, 1]; panel: two vectors
+    bias: Tensor | None  # float32 [panels * panel]
     outputs: int
     view: Weight
     pointer: int  # of the view
@@ -49,12 +46,13 @@ class Packed:
     def of(cls, weight: Tensor, bias: Tensor | None, *, gated: bool) -> Self:
         """Pack `[out, in]`; of a gated one, the rows of gate are above those of up."""
         outputs = len(weight) // 2 if gated else len(weight)
-        arrange = interleave if gated else padded
+        arrange, width = interleave if gated else padded, lanes()
         step = inputs_of_a_step(weight)
         # A step's inputs move as one word: torch copies pairs of bfloat16 eight times slower.
-        words = arrange(weight).view(torch.int32).view(-1, PANEL, weight.shape[1] // step).transpose(1, 2).contiguous()
+        rows = arrange(weight, width).view(torch.int32).view(-1, 2 * width, weight.shape[1] // step)
+        words = rows.transpose(1, 2).contiguous()
         panels = words.view(weight.dtype).view(*words.shape, step)
-        offsets = None if bias is None else arrange(bias[:, None]).float().flatten().contiguous()
+        offsets = None if bias is None else arrange(bias[:, None], width).float().flatten().contiguous()
         view = Weight(address(panels), address(offsets), weight.shape[1], outputs, gated)
         call = getattr(kernels(), f"octavo_linear_{SUFFIXES[weight.dtype]}")
         return cls(panels, offsets, outputs, view, ctypes.addressof(view), call)
@@ -79,15 +77,15 @@ def inputs_of_a_step(weight: Tensor) -> int:
     return 4 // weight.element_size()
 
 
-def padded(weight: Tensor) -> Tensor:
-    """`[out, in]` with rows of zero up to whole panels."""
-    return torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % PANEL))
+def padded(weight: Tensor, width: int) -> Tensor:
+    """`[out, in]` with rows of zero up to whole panels of two vectors of `width`."""
+    return torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % (2 * width)))
 
 
-def interleave(weight: Tensor) -> Tensor:
-    """`[2 * out, in]`, gate above up, as panels of 16 rows of gate and the same 16 of up."""
-    halves = [torch.nn.functional.pad(half, (0, 0, 0, -len(half) % LANES)) for half in weight.chunk(2)]
-    return torch.stack([half.view(-1, LANES, half.shape[1]) for half in halves], dim=1).flatten(0, 2)
+def interleave(weight: Tensor, width: int) -> Tensor:
+    """`[2 * out, in]`, gate above up, as panels of `width` rows of gate and the same of up."""
+    halves = [torch.nn.functional.pad(half, (0, 0, 0, -len(half) % width)) for half in weight.chunk(2)]
+    return torch.stack([half.view(-1, width, half.shape[1]) for half in halves], dim=1).flatten(0, 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-// Products of rows with a packed weight: of bfloat16, summed in float32, and of float32, summed in float64 every FOLD inputs, because float32 is what a user asks for who wants exact numbers: the
-// logits of a deep model are then three times nearer to the true ones than with float32 sums, at a tenth of the time.
+// Products of rows with a packed weight: of bfloat16, summed in float32, and of float32, summed in float64 every FOLD
+// inputs, because float32 is what a user asks for who wants exact numbers: the logits of a deep model are then three
+// times nearer to the true ones than with float32 sums, at a tenth of the time.
 //
 // A decode step reads every weight once, so what counts is that the weights stream: a panel of outputs lies in memory
 // in the order in which it is read, panels of a thread one after another, and lines are asked for ahead of their use.
