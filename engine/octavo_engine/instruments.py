@@ -121,6 +121,15 @@ class Instruments(Collector):
             family.add_metric(self._values, value)
         return family
 
+    def grid_family(
+        self, name: str, help: str, values: Mapping[tuple[str, str], float], labels: tuple[str, str]
+    ) -> Metric:
+        """The present values of a gauge with two labels."""
+        family = GaugeMetricFamily(name, help, labels=(*self._names, *labels))
+        for key, number in values.items():
+            family.add_metric((*self._values, *key), number)
+        return family
+
     def _counter_family(self, name: str, help: str, labels: tuple[str, ...], counters: Series[Counter]) -> list[Metric]:
         family = CounterMetricFamily(name, help, labels=(*self._names, *labels))
         for value, counter in counters:

@@ -17,6 +17,7 @@ from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.instruments import Instruments
 from octavo_engine.queue_estimate import QueueEstimate
 from octavo_engine.request import EventKind, FinishReason, PreemptReason, RejectReason, Request, Status, WaitReason
+from octavo_engine.roofline_share import RooflineShare
 
 # fmt: off
 TOKEN_SECONDS = (
@@ -79,8 +80,10 @@ class Metrics:
         self._declare_latencies(self._instruments)
         self._declare_counters(self._instruments)
         self._declare_steps(self._instruments)
+        self.roofline = RooflineShare(kind.value for kind in StepKind)
         self._instruments.live(self._queue)
         self._instruments.live(self._cache)
+        self._instruments.live(self._roofline)
 
     def _declare_latencies(self, make: Instruments) -> None:
         self._first_token = make.histogram(
@@ -165,7 +168,9 @@ class Metrics:
             self._step_prompt = sum(self._count_prompt(piece) for piece in pieces)
             left = batch.blocked is not None or not all(piece.samples for piece in pieces)
             self._estimate.step(batch.at, batch.at + seconds, self._step_prompt, leaves_prompts=left)
-            self._step_seconds[StepKind(batch.kind)].observe(seconds)
+            kind = batch.kind
+            self._step_seconds[StepKind(kind)].observe(seconds)
+            self.roofline.step(kind, batch, seconds)
             self._step_tokens.observe(batch.num_tokens)
 
     def _admit(self, request: Request) -> None:
@@ -270,6 +275,15 @@ class Metrics:
         yield gauge("octavo_kv_blocks", "KV blocks by state; cached ones are free on demand", blocks, "state")
         yield gauge(
             "octavo_kv_waste_ratio", "share of the token slots in used blocks that hold no token", stats.kv_waste
+        )
+
+    def _roofline(self) -> Iterable[Metric]:
+        """What the recent steps reached of what the machine could do."""
+        yield self._instruments.grid_family(
+            "octavo_roofline_ratio",
+            "least time that the recent steps could take, over the time that they took, by what bounds it",
+            self.roofline.shares(),
+            ("phase", "bound"),
         )
 
 

@@ -9,7 +9,7 @@ step takes longer, and the share that it reaches is honest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -86,16 +86,20 @@ class ModelCost:
                 first = 0 if window is None else max(0, start + 1 - window)
                 moved += layers * (stop - first)  # those before are read, the new ones written
                 pairs += layers * _pairs(start, stop, window)
+        return self._work(tokens, moved, pairs, samples)
+
+    def decode(self, contexts: Sequence[int]) -> Work:
+        """One token for each sequence, which then has so many tokens: `step` for that case, a fifth of its time."""
+        if len(self.windows) > 1 or self.windows[0][0] is not None:
+            return self.step([(context - 1, context) for context in contexts], samples=len(contexts))
+        seen = self.windows[0][1] * sum(contexts)
+        return self._work(len(contexts), seen, seen, len(contexts))
+
+    def _work(self, tokens: int, moved: int, pairs: int, samples: int) -> Work:
+        """`moved`: tokens whose K and V are read or written; `pairs`: of a query and a key; both summed over layers."""
         moved_bytes = self.step_bytes + tokens * self.row_bytes + moved * self.layer_kv_bytes
         flops = tokens * self.token_flops + pairs * self.pair_flops
-        return Work(
-            moved_bytes + (self.head_bytes if samples else 0),
-            flops + samples * self.head_flops,
-        )
-
-    def decode(self, batch: int, context: int) -> Work:
-        """One token for each of `batch` sequences, which then have `context` tokens."""
-        return self.step([(context - 1, context)] * batch, samples=batch)
+        return Work(moved_bytes + (self.head_bytes if samples else 0), flops + samples * self.head_flops)
 
 
 def _pairs(start: int, stop: int, window: int | None) -> int:
@@ -123,7 +127,7 @@ class Rate:
 
 def best_decode(cost: ModelCost, machine: Machine, *, batch: int, context: int) -> Rate:
     """One step of `batch` sequences with `context` tokens each."""
-    work = cost.decode(batch, context)
+    work = cost.decode([context] * batch)
     return Rate(batch, work.least_seconds(machine), work.bound(machine), work)
 
 
@@ -144,7 +148,7 @@ def turning_batch(cost: ModelCost, machine: Machine, context: int) -> float | No
     Weights are read once for all sequences, K and V for each: what a further sequence adds must be more computing than
     reading, or no batch is large enough.
     """
-    none, one = cost.decode(0, context), cost.decode(1, context)
+    none, one = cost.decode([]), cost.decode([context])
     fixed = none.bytes + cost.head_bytes
     added = Work(one.bytes - fixed, one.flops)
     spared = added.flops / machine.flops - added.bytes / machine.bandwidth

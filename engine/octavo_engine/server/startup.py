@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from octavo_engine.assembly import Assembly
 from octavo_engine.config import EngineConfig
 from octavo_engine.metrics import Metrics
+from octavo_engine.model.costs import cost_of
+from octavo_engine.runtime.measurement import machine_of
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,11 @@ class StartupReport:
         )
         blocks, size = assembly.num_blocks, config.block_size
         log.info("KV cache %.2f GiB: %d blocks of %d tokens", assembly.cache_bytes / GIB, blocks, size)
+        with self.timed("machine"):
+            machine = machine_of(assembly.device, assembly.dtype)
+        self._metrics.roofline.know(cost_of(assembly.spec, assembly.dtype.itemsize), machine)
+        rates = machine.bandwidth / 1e9, machine.flops / 1e9
+        log.info("%s: reads %.0f GB/s, multiplies at %.0f GFLOP/s", machine.name, *rates)
 
 
 def spare_the_collector() -> None:

@@ -31,9 +31,9 @@ def test_a_token_of_smollm2():
 
 
 def test_a_decode_of_smollm2_reads_weights_and_its_context():
-    work = SMOL.decode(batch=1, context=1024)
+    work = SMOL.decode([1024])
     assert work == Work(269_030_016 + 1_152 + 1024 * 23_040, 268_959_744 + 4 * 576 * 30 * 1024)
-    assert SMOL.decode(batch=32, context=1024) == Work(
+    assert SMOL.decode([1024] * 32) == Work(
         269_030_016 + 32 * (1_152 + 1024 * 23_040), 32 * (268_959_744 + 4 * 576 * 30 * 1024)
     )
 
@@ -79,6 +79,12 @@ def test_a_window_is_counted_as_if_query_by_query(start, count, window):
         cost.step_bytes + count * cost.row_bytes + moved * cost.layer_kv_bytes,
         count * cost.token_flops + pairs * cost.pair_flops,
     )
+
+
+@given(st.lists(st.integers(1, 5000)), st.sampled_from([((None, 30),), ((64, 30),), ((64, 7), (None, 23))]))
+def test_a_decode_is_a_step_of_one_token_each(contexts, windows):
+    cost = replace(SMOL, windows=windows)
+    assert cost.decode(contexts) == cost.step([(length - 1, length) for length in contexts], len(contexts))
 
 
 def test_one_stream_on_two_cores_is_bound_by_memory():

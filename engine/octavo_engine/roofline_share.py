@@ -1,0 +1,62 @@
+"""How near the steps of an engine come to what its machine could do: beside each step, the least that it could take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from octavo_engine.batch import Batch
+from octavo_engine.roofline import Bound, Machine, ModelCost
+
+# Below half of either bound, what is not counted takes the greater part of a step: launches, sampling, Python.
+FAR_FROM_BOUNDS = 0.5
+OVERHEAD = "overhead"
+
+
+class RooflineShare:
+    """Of each phase's time, the share that its steps need at least, for either bound; recent steps weigh most.
+
+    Written by the step thread, read by any: a reader may see a step half counted, and the next scrape whole.
+    """
+
+    MEMORY_SECONDS = 30.0
+
+    def __init__(self, phases: Iterable[str]) -> None:
+        self._spent = dict.fromkeys(phases, 0.0)
+        self._least = {(phase, bound): 0.0 for phase in self._spent for bound in Bound}
+        self._limits: tuple[ModelCost, Machine] | None = None
+
+    def know(self, cost: ModelCost, machine: Machine) -> None:
+        """From now on, measure against this model's cost on this machine."""
+        self._limits = cost, machine
+
+    def step(self, phase: str, batch: Batch, seconds: float) -> None:
+        """Account for a step that took `seconds`."""
+        if self._limits is None:
+            return
+        cost, machine = self._limits
+        if phase == "decode":
+            work = cost.decode([piece.start + 1 for piece in batch.slices])
+        else:
+            pieces = [(piece.start, piece.stop) for piece in batch.slices]
+            work = cost.step(pieces, sum(piece.samples for piece in batch.slices))
+        keep = math.exp(-seconds / self.MEMORY_SECONDS)
+        self._spent[phase] = self._spent[phase] * keep + seconds
+        for bound, least in work.seconds(machine).items():
+            self._least[phase, bound] = self._least[phase, bound] * keep + least
+
+    def shares(self) -> dict[tuple[str, str], float]:
+        """By phase and bound, from 0 to 1; 0 before the phase's first step, and where the machine is not known.
+
+        Above 1, the machine is better than it measured: it was busy then.
+        """
+        return {
+            (phase, bound.value): least / self._spent[phase] if self._spent[phase] else 0.0
+            for (phase, bound), least in self._least.copy().items()
+        }
+
+
+def limiter(shares: Mapping[str, float]) -> str:
+    """What keeps a phase from being faster, by its shares of either bound: `memory`, `compute` or `overhead`."""
+    bound = max(Bound, key=lambda each: shares[each])
+    return bound.value if shares[bound] >= FAR_FROM_BOUNDS else OVERHEAD
