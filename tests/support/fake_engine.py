@@ -22,7 +22,7 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 IDLE = {
     "model_name": "fake",
     "state": "serving",
-    "waiting": {"new": 0, "token_budget": 0, "kv_full": 0, "batch_full": 0},
+    "waiting": {"new": 0, "token_budget": 0, "kv_full": 0, "batch_full": 0, "prefix_pending": 0},
     "running": 0,
     "max_num_seqs": 4,
     "arrivals_total": 0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from octavo_engine.request import Request
@@ -26,6 +27,8 @@ class KVCache:
         self._pool = BlockPool(num_blocks)
         self._prefixes = PrefixCache(block_size) if enable_prefix_caching else None
         self.evicted_blocks = 0
+        self.held_slots = 0  # token slots in the block tables of all requests; a shared block counts for each
+        self.stored_tokens = 0  # of these, how many hold a token
 
     @property
     def num_blocks(self) -> int:
@@ -66,6 +69,14 @@ class KVCache:
             blocks.pop()
         return Prefix(tuple(blocks), sum(self._pool.users(block) == 0 for block in blocks))
 
+    def keys(self, request: Request) -> list[int]:
+        """A key for each full block that could be a hit, which leaves at least one token: see `PrefixCache.keys`."""
+        return self._tree.keys(request.namespace, request.tokens, (request.num_tokens - 1) // self.block_size)
+
+    def count(self, keys: Sequence[int]) -> int:
+        """How many of `keys`, from the first, are findable: a guess at the prefix that a request would find."""
+        return self._tree.count(keys)
+
     def attach(self, request: Request, prefix: Prefix) -> None:
         """Give a request without blocks its cached prefix; those tokens count as computed."""
         assert not request.blocks
@@ -74,6 +85,8 @@ class KVCache:
                 self._tree.set_busy(block)
         request.blocks.extend(prefix.blocks)
         request.num_computed = len(prefix.blocks) * self.block_size
+        self.held_slots += request.num_computed
+        self.stored_tokens += request.num_computed
 
     def missing_blocks(self, request: Request, num_tokens: int) -> int:
         """Blocks to be taken before the first `num_tokens` tokens of a request have a place."""
@@ -90,20 +103,30 @@ class KVCache:
                 self._pool.give_back([self._tree.evict()])
                 self.evicted_blocks += 1
             request.blocks.append(self._pool.take())
+        self.held_slots += missing * self.block_size
         return True
 
-    def publish(self, request: Request, start: int, stop: int) -> None:
-        """Make the blocks that tokens `[start, stop)` completed findable, now that their K/V is written."""
-        if self._prefixes is None:
-            return
-        size = self.block_size
-        for index in range(start // size, stop // size):
-            block = request.blocks[index]
-            parent = request.blocks[index - 1] if index else None
-            tokens = tuple(request.tokens[index * size : (index + 1) * size])
-            known = self._prefixes.insert(request.namespace, parent, tokens, block)
-            if known != block:
-                self._replace(request, index, known)
+    def written(self, request: Request, start: int, stop: int) -> Sequence[int]:
+        """Tokens `[start, stop)` of a request have their K/V: they count as computed, and full blocks are findable.
+
+        Returns the keys of these blocks.
+        """
+        request.num_computed = stop
+        self.stored_tokens += stop - start
+        first, last = start // self.block_size, stop // self.block_size
+        if self._prefixes is None or first == last:
+            return ()
+        return [self._publish(request, index) for index in range(first, last)]
+
+    def _publish(self, request: Request, index: int) -> int:
+        """Make one full block findable; returns its key."""
+        size, block = self.block_size, request.blocks[index]
+        parent = request.blocks[index - 1] if index else None
+        tokens = tuple(request.tokens[index * size : (index + 1) * size])
+        node = self._tree.insert(request.namespace, parent, tokens, block)
+        if node.block != block:
+            self._replace(request, index, node.block)
+        return node.key
 
     def _replace(self, request: Request, index: int, known: int) -> None:
         """Use the equal block that another request wrote first, and free our copy."""
@@ -126,6 +149,8 @@ class KVCache:
         # The last block first: of two idle blocks of one sequence the later is then the older, and leaves are evicted
         # first.
         self._release_blocks(reversed(request.blocks))
+        self.held_slots -= len(request.blocks) * self.block_size
+        self.stored_tokens -= request.num_computed
         request.blocks.clear()
         request.blocks_copied = 0
         request.num_computed = 0
@@ -139,7 +164,30 @@ class KVCache:
             else:
                 self._pool.give_back([block])
 
+    def users(self, block: int) -> int:
+        """How many requests hold `block`."""
+        return self._pool.users(block)
+
     @property
     def _tree(self) -> PrefixCache:
         assert self._prefixes is not None
         return self._prefixes
+
+
+class Returns:
+    """How many blocks would become available if some requests gave theirs back; nothing is changed by asking.
+
+    A block counts once all of its holders are among them. Those in `kept` do not count: somebody has a use for them.
+    """
+
+    def __init__(self, cache: KVCache, kept: Iterable[int] = ()) -> None:
+        self._cache = cache
+        self._kept = frozenset(kept)
+        self._dropped: Counter[int] = Counter()
+        self.num_blocks = 0
+
+    def add(self, request: Request) -> None:
+        """Suppose that this request, too, gave its blocks back."""
+        self._dropped.update(request.blocks)
+        for block in request.blocks:
+            self.num_blocks += block not in self._kept and self._dropped[block] == self._cache.users(block)

@@ -9,6 +9,7 @@ before it, an idle node has idle children only. Every idle block can therefore b
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,6 +22,7 @@ class Node:
     tokens: tuple[int, ...]
     block: int
     parent: Node | None
+    key: int  # of its whole path: see `keys`
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
     idle: bool = False
     used: int = 0  # tick of the last release; smaller is older
@@ -33,6 +35,7 @@ class PrefixCache:
         self._block_size = block_size
         self._roots: dict[str, Node] = {}
         self._nodes: dict[int, Node] = {}  # by block
+        self._by_key: dict[int, Node] = {}
         self._ticks = count(1)
         # Candidates for eviction, oldest first. An entry is stale when its node was used, evicted or given a child
         # since.
@@ -60,23 +63,38 @@ class PrefixCache:
                 return
             yield node
 
-    def insert(self, namespace: str, parent_block: int | None, tokens: tuple[int, ...], block: int) -> int:
+    def keys(self, namespace: str, tokens: Sequence[int], num_blocks: int) -> list[int]:
+        """A number for each of the first `num_blocks` blocks that stands for all tokens up to its end.
+
+        To order and to group requests, which a collision cannot harm; a hit compares the tokens themselves.
+        """
+        size, key, found = self._block_size, hash(namespace), []
+        for start in range(0, num_blocks * size, size):
+            key = hash((key, tuple(tokens[start : start + size])))
+            found.append(key)
+        return found
+
+    def count(self, keys: Sequence[int]) -> int:
+        """How many of a sequence's keys, from the first, are in the tree. A path has no gaps, so it is halved."""
+        return bisect_left(range(len(keys)), True, key=lambda index: keys[index] not in self._by_key)
+
+    def insert(self, namespace: str, parent_block: int | None, tokens: tuple[int, ...], block: int) -> Node:
         """Make a written block findable under `parent_block` (None: the first of its sequence).
 
-        Returns the block that the tree has for these tokens: `block`, or an equal one that another request wrote
-        before; the caller then uses that one, which keeps every holder's blocks on one path.
+        Returns the node that the tree has for these tokens: a new one for `block`, or that of an equal block which
+        another request wrote before; the caller then uses that one, which keeps every holder's blocks on one path.
         """
         assert len(tokens) == self._block_size
         parent = self._root(namespace) if parent_block is None else self._nodes[parent_block]
         if (known := parent.children.get(tokens)) is not None:
-            return known.block
-        node = Node(tokens, block, parent)
+            return known
+        node = Node(tokens, block, parent, hash((parent.key, tokens)))
         parent.children[tokens] = node
-        self._nodes[block] = node
-        return block
+        self._nodes[block] = self._by_key[node.key] = node
+        return node
 
     def _root(self, namespace: str) -> Node:
-        return self._roots.setdefault(namespace, Node((), -1, None))
+        return self._roots.setdefault(namespace, Node((), -1, None, hash(namespace)))
 
     def set_busy(self, block: int) -> None:
         """A request holds `block` again."""
@@ -114,6 +132,8 @@ class PrefixCache:
 
     def _remove(self, node: Node) -> None:
         del self._nodes[node.block]
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
         self.num_idle -= 1
         node.idle = False
         parent = node.parent

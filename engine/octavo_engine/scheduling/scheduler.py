@@ -2,26 +2,35 @@
 
 One rule instead of phases. Every request has known tokens and computed tokens; a step gives each some of the
 difference within one token budget. Chunked prefill, decode, resumption after preemption and prefix hits are all that
-rule. Requests that need one token come first, so that a long prompt never delays a decode; the rest of the budget
-goes to prompts in the order of arrival.
+rule. Requests that need one token come first; prompts share what is left, or what the pace leaves them beside decodes,
+in the policy's order. docs/SCHEDULING.md tells it as a user meets it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
 
-from octavo_engine.batch import Batch, SchedulerStats, Slice
+from octavo_engine.batch import Batch, SchedulerStats
 from octavo_engine.request import EventKind, FinishReason, PreemptReason, Request, Status, WaitReason
-from octavo_engine.scheduling.kv_cache import KVCache
-from octavo_engine.scheduling.policy import WaitingQueue
+from octavo_engine.scheduling.kv_cache import KVCache, Prefix, Returns
+from octavo_engine.scheduling.pace import Pace
+from octavo_engine.scheduling.plan import Plan
+from octavo_engine.scheduling.policy import Policy
+
+FCFS = Policy()
+_rank = attrgetter("rank")
 
 
 class Scheduler:
     """Owns every live request. `schedule` decides, `computed` records what was done, `finish` ends a request in any
     state.
 
-    Guarantees: the oldest running request always progresses, since victims are taken from the newest; a request ends
-    exactly once; and its blocks are free when `finish` returns.
+    Guarantees: of the running requests the first in rank always progresses, since victims are taken from the last; of
+    the waiting ones the queue's head is the next to be admitted; a request ends exactly once; and its blocks are free
+    when `finish` returns.
     """
 
     def __init__(
@@ -31,19 +40,20 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         enable_chunked_prefill: bool = True,
+        policy: Policy = FCFS,
     ) -> None:
         self._cache = cache
         self._budget = max_num_batched_tokens
         self._max_seqs = max_num_seqs
         self._chunked = enable_chunked_prefill
-        self._waiting = WaitingQueue()
-        self._running: list[Request] = []  # oldest admission first
-        self._order: dict[str, int] = {}  # request id -> place in the order of arrival
-        self._arrivals = 0
-        # First come, first served: what holds the head of the queue holds everyone behind it, so one reason serves
-        # them all.
-        self._blocked: WaitReason = WaitReason.NEW
+        self._policy = policy
+        self._waiting = policy.make_queue(cache)
+        self._running: list[Request] = []  # by rank
+        self._prefilling: dict[Request, None] = {}  # those running that need more than one token
+        self._arrivals = self._seen = 0  # how many came, and how many of them a step has looked at
         self._num_new = 0
+        # What holds the head of the queue holds everyone behind it, so one reason serves them all.
+        self._blocked: WaitReason = WaitReason.NEW
 
     # -- requests come and go ------------------------------------------------------------------------------------------
 
@@ -60,20 +70,18 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request. The caller has checked that it fits into `capacity_tokens`."""
         self._arrivals += 1
-        self._order[request.id] = self._arrivals
-        self._waiting.append(request)
         self._num_new += 1
+        request.rank = self._policy.rank(request, self._arrivals)
+        self._waiting.add(request)
 
     def finish(self, request: Request, reason: FinishReason, now: float) -> None:
         """End a live request, whatever its state; its blocks are free when this returns."""
         assert request.status is not Status.FINISHED, f"request {request.id} finished twice"
         if request.status is Status.WAITING:
             self._waiting.remove(request)
-            self._num_new = min(self._num_new, len(self._waiting))
+            self._num_new -= request.rank[1] > self._seen
         else:
-            self._running.remove(request)
-        self._cache.release(request)
-        del self._order[request.id]
+            self._stop(request)
         request.status, request.finish_reason = Status.FINISHED, reason
         request.note(now, EventKind.FINISHED, reason)
 
@@ -81,156 +89,224 @@ class Scheduler:
         """Forget the cached prefixes that no running request holds; returns how many blocks that frees."""
         return self._cache.flush()
 
+    def _stop(self, request: Request) -> None:
+        """Take a running request out, and its blocks back."""
+        del self._running[bisect_left(self._running, request.rank, key=_rank)]
+        self._prefilling.pop(request, None)
+        self._cache.release(request)
+        self._waiting.stopped(request)
+
     # -- the step ------------------------------------------------------------------------------------------------------
 
-    def schedule(self, now: float) -> Batch:
-        """Decide the next step at time `now`. Blocks are taken here; nothing is computed yet."""
-        plan = _Plan(self._budget, now, self._cache.evicted_blocks)
-        decodes = [request for request in self._running if request.num_missing == 1]
-        prefills = [request for request in self._running if request.num_missing > 1]
-        for request in (*decodes, *prefills):
+    def schedule(self, now: float, pace: Pace | None = None) -> Batch:
+        """Decide the next step at time `now`. Blocks are taken here; nothing is computed yet.
+
+        `pace`: how much of prompts a step may compute beside decodes; None: all that the token budget allows.
+        """
+        plan = Plan(self._budget, now, self._cache.evicted_blocks)
+        prefills = sorted(self._prefilling, key=_rank)
+        decodes = self._running.copy()
+        if prefills:
+            decodes = [request for request in decodes if request not in self._prefilling]
+        if pace is not None and decodes:
+            plan.limit_prompts(pace.prompt_tokens(len(decodes), self._num_prompts(len(prefills))))
+        if len(decodes) < self._budget:
+            self._decode(decodes, plan)
+        else:  # decodes alone would take the whole budget: rank decides, or a prompt might never have a turn
+            prefills = self._running.copy()
+        for request in prefills:
+            if self._policy.preempts:
+                self._admit(plan, before=request)
             self._continue(request, plan)
         self._admit(plan)
+        self._num_new, self._seen = 0, self._arrivals
+        if not self._waiting:
+            self._blocked = WaitReason.NEW
         return plan.batch(self._cache.evicted_blocks, self._blocked if self._waiting else None)
 
     def computed(self, batch: Batch) -> None:
         """Record that a batch's K/V is written; its full blocks become findable. Call before new tokens are
         appended."""
-        for piece in batch.slices:
-            request = piece.request
+        for request, start, count, samples in batch.slices:
             if request.status is not Status.RUNNING:
                 continue
-            request.num_recompute = max(0, request.num_recompute - piece.count)
-            request.num_computed = piece.stop
-            self._cache.publish(request, piece.start, piece.stop)
+            if request.num_recompute:
+                request.num_recompute = max(0, request.num_recompute - count)
+            if samples and self._prefilling:
+                self._prefilling.pop(request, None)
+            if keys := self._cache.written(request, start, start + count):
+                self._waiting.published(keys)
 
-    def _continue(self, request: Request, plan: _Plan) -> None:
-        """Give a running request its share, taking blocks from the newest if there are none left."""
-        if request.status is not Status.RUNNING:  # it lost its blocks to an older one in this very step
+    def _num_prompts(self, prefilling: int) -> int:
+        """Prompts that are being computed, and those that wait for that alone."""
+        candidates = len(self._waiting) - self._waiting.num_pending
+        if self._blocked is WaitReason.KV_FULL:
+            return prefilling
+        return prefilling + min(candidates, self._max_seqs - len(self._running))
+
+    def _decode(self, decodes: Sequence[Request], plan: Plan) -> None:
+        """One token for each: the most frequent decision, which needs no more than a look when a block has room."""
+        size = self._cache.block_size
+        for request in decodes:
+            if request.num_computed < len(request.blocks) * size and request.status is Status.RUNNING:
+                plan.add(request, 1, 1)
+            else:
+                self._continue(request, plan)
+
+    def _continue(self, request: Request, plan: Plan) -> None:
+        """Give a running request its share, taking blocks from the last in rank if there are none left."""
+        if request.status is not Status.RUNNING:  # it lost its blocks to a better one in this very step
             return
-        share = self._share(request, plan)
+        missing = request.num_missing
+        share = self._share(missing, plan)
         if share == 0:
             return
         while not self._cache.grow(request, request.num_computed + share):
-            victim = max(self._running, key=lambda other: self._order[other.id])
-            self._preempt(victim, plan, by=request)
+            victim = self._running[-1]
+            self._preempt(victim, plan, PreemptReason.KV_FULL, by=request)
             if victim is request:
                 return
-        plan.add(request, share)
+        plan.add(request, share, missing)
 
-    def _share(self, request: Request, plan: _Plan) -> int:
+    def _share(self, missing: int, plan: Plan) -> int:
         """How many of a request's missing tokens this step may compute."""
-        missing = request.num_missing
-        if missing <= plan.budget:
-            return missing
+        if missing == 1:
+            return min(1, plan.budget)
+        if self._chunked:
+            return min(missing, plan.prompt_budget)
         # Without chunking a prompt waits for a step that has room for all of it; the config sees to it that one can.
-        return plan.budget if self._chunked else 0
+        return missing if missing <= plan.budget else 0
 
-    def _preempt(self, victim: Request, plan: _Plan, by: Request) -> None:
-        self._running.remove(victim)
+    def _preempt(self, victim: Request, plan: Plan, reason: PreemptReason, by: Request) -> None:
         victim.num_recompute = victim.num_computed
-        self._cache.release(victim)
+        self._stop(victim)
         victim.status = Status.WAITING
         victim.num_preemptions += 1
-        victim.note(plan.now, EventKind.PREEMPTED, PreemptReason.KV_FULL, by=by.id)
-        self._waiting.push_back(victim)
-        plan.take_back(victim)
+        victim.note(plan.now, EventKind.PREEMPTED, reason, by=by.id)
+        self._waiting.add(victim)
+        plan.take_back(victim, reason)
 
-    def _admit(self, plan: _Plan) -> None:
-        """Admit from the head of the queue while everything fits; note why the head waits otherwise."""
-        while (request := self._waiting.head) is not None:
+    # -- admission -----------------------------------------------------------------------------------------------------
+
+    def _admit(self, plan: Plan, before: Request | None = None) -> None:
+        """Admit from the head of the queue while everything fits; note why the head waits otherwise.
+
+        `before`: a running request that has not had its share yet; only those who outrank it go first.
+        """
+        while self._waiting:
+            request = self._waiting.head(plan.now)
+            if request is None:
+                self._blocked = WaitReason.PREFIX_PENDING
+                return
+            if before is not None and not self._policy.outranks(request, before):
+                return
             if (blocked := self._try_admit(request, plan)) is not None:
                 self._blocked = blocked
-                break
-        self._num_new = 0
+                return
 
-    def _try_admit(self, request: Request, plan: _Plan) -> WaitReason | None:
-        if len(self._running) >= self._max_seqs:
-            return WaitReason.BATCH_FULL
-        if plan.budget == 0:
+    def _try_admit(self, request: Request, plan: Plan) -> WaitReason | None:
+        if not plan.prompt_budget:
             return WaitReason.TOKEN_BUDGET
-        if plan.preempted:  # blocks just taken away are for those who run
-            return WaitReason.KV_FULL
-        prefix = self._cache.find_prefix(request)
-        needed = self._cache.blocks_for(request.num_tokens) - len(prefix.blocks) + prefix.num_idle
-        # Alone it may take everything; beside others it leaves them what their prompts still need, and a block each
-        # to grow.
-        owed = sum(self._cache.missing_blocks(other, other.num_tokens) + 1 for other in self._running)
-        if needed > self._cache.num_available - owed:
-            return WaitReason.KV_FULL
-        self._cache.attach(request, prefix)
-        share = self._share(request, plan)
+        place = self._find_place(request, plan)
+        if isinstance(place, WaitReason):
+            if not self._make_room(request, plan):
+                return place
+            place = self._cache.find_prefix(request)
+        missing = request.num_tokens - len(place.blocks) * self._cache.block_size
+        share = self._share(missing, plan)
         if share == 0:
-            self._cache.release(request)
             return WaitReason.TOKEN_BUDGET
+        self._cache.attach(request, place)
         grown = self._cache.grow(request, request.num_computed + share)
         assert grown, "admission was decided on blocks that are not there"
         self._start(request, plan, share)
         return None
 
-    def _start(self, request: Request, plan: _Plan, share: int) -> None:
-        self._waiting.pop()
+    def _find_place(self, request: Request, plan: Plan) -> Prefix | WaitReason:
+        """The cached prefix of a request that can be admitted, or why it cannot."""
+        if len(self._running) >= self._max_seqs:
+            return WaitReason.BATCH_FULL
+        if plan.has_preempted:  # blocks just taken away are for whom they were taken
+            return WaitReason.KV_FULL
+        prefix = self._cache.find_prefix(request)
+        if plan.owed_blocks is None:
+            plan.owed_blocks = sum(map(self._owed, self._prefilling)) + len(self._running) - len(self._prefilling)
+        needed = self._cache.blocks_for(request.num_tokens) - len(prefix.blocks) + prefix.num_idle
+        if needed > self._cache.num_available - plan.owed_blocks:
+            return WaitReason.KV_FULL
+        return prefix
+
+    def _owed(self, running: Request) -> int:
+        """Blocks that admission leaves to a running request: what its prompt still needs, and one to grow.
+
+        Alone a request may take everything; beside others, a nearly full cache would admit and preempt in turn.
+        """
+        return self._cache.missing_blocks(running, running.num_tokens) + 1
+
+    def _make_room(self, request: Request, plan: Plan) -> bool:
+        """Preempt whom a waiting request outranks, the last in rank first, if that gives it its place."""
+        if not (self._running and self._policy.outranks(request, self._running[-1])):
+            return False
+        prefix = self._cache.find_prefix(request)
+        if not self._share(request.num_tokens - len(prefix.blocks) * self._cache.block_size, plan):
+            return False
+        victims = self._victims(request, prefix)
+        for victim in victims or ():
+            self._preempt(victim, plan, PreemptReason.PRIORITY, by=request)
+        return victims is not None
+
+    def _victims(self, request: Request, prefix: Prefix) -> list[Request] | None:
+        """The fewest running requests, from the last in rank, whose end would admit `request`; None if none would."""
+        victims: list[Request] = []
+        returns = Returns(self._cache, kept=prefix.blocks)
+        needed = self._cache.blocks_for(request.num_tokens) - len(prefix.blocks) + prefix.num_idle
+        owed = sum(map(self._owed, self._running))
+        for victim in [None, *reversed(self._running)]:
+            if victim is not None:
+                if not self._policy.outranks(request, victim):
+                    return None
+                victims.append(victim)
+                owed -= self._owed(victim)
+                returns.add(victim)
+            has_seat = len(self._running) - len(victims) < self._max_seqs
+            if has_seat and needed <= self._cache.num_available + returns.num_blocks - owed:
+                return victims
+        return None
+
+    def _start(self, request: Request, plan: Plan, share: int) -> None:
+        missing = request.num_missing
+        self._waiting.started(request)
         request.status = Status.RUNNING
         request.num_recompute = max(0, request.num_recompute - request.num_computed)
         if not request.num_preemptions:
             request.num_cached = request.num_computed
-        self._running.append(request)
+        insort(self._running, request, key=_rank)
+        if missing > 1:
+            self._prefilling[request] = None
+        if plan.owed_blocks is not None:
+            plan.owed_blocks += self._owed(request)
         request.note(plan.now, EventKind.ADMITTED, tokens=request.num_computed)
-        plan.admitted.append(request)
-        plan.add(request, share)
+        plan.admit(request)
+        plan.add(request, share, missing)
 
     # -- what can be seen ----------------------------------------------------------------------------------------------
 
     def stats(self) -> SchedulerStats:
-        """A snapshot, cheap enough for every scrape."""
-        waiting = Counter(dict.fromkeys(WaitReason, 0))
+        """A snapshot, as cheap with a thousand requests as with one."""
+        waiting, cache = Counter(dict.fromkeys(WaitReason, 0)), self._cache
         waiting[WaitReason.NEW] += self._num_new
-        waiting[self._blocked] += len(self._waiting) - self._num_new
-        head = self._waiting.head
-        held = sum(len(request.blocks) for request in self._running)
-        stored = sum(request.num_computed for request in self._running)
+        waiting[WaitReason.PREFIX_PENDING] += self._waiting.num_pending
+        waiting[self._blocked] += len(self._waiting) - self._num_new - self._waiting.num_pending
+        oldest = self._waiting.oldest
         return SchedulerStats(
             waiting=waiting,
             waiting_prompt_tokens=self._waiting.num_prompt_tokens,
-            running_prompt_tokens=sum(missing for other in self._running if (missing := other.num_missing) > 1),
+            running_prompt_tokens=sum(request.num_missing for request in self._prefilling),
             running=len(self._running),
-            oldest_arrival=head.arrival if head else None,
-            free_blocks=self._cache.num_free,
-            cached_blocks=self._cache.num_cached,
-            used_blocks=self._cache.num_used,
-            unused_slots=held * self._cache.block_size - stored,
-            block_size=self._cache.block_size,
-        )
-
-
-class _Plan:
-    """The step being decided: what is left of the budget, and the slices so far."""
-
-    def __init__(self, budget: int, now: float, evicted_before: int) -> None:
-        self.budget = budget
-        self.now = now
-        self.admitted: list[Request] = []
-        self.preempted: list[Request] = []
-        self._slices: dict[str, Slice] = {}
-        self._evicted_before = evicted_before
-
-    def add(self, request: Request, count: int) -> None:
-        self._slices[request.id] = Slice(request, request.num_computed, count, samples=count == request.num_missing)
-        self.budget -= count
-
-    def take_back(self, victim: Request) -> None:
-        """A victim computes nothing in this step, even if it had its share already."""
-        self.preempted.append(victim)
-        if (piece := self._slices.pop(victim.id, None)) is not None:
-            self.budget += piece.count
-
-    def batch(self, evicted: int, blocked: WaitReason | None) -> Batch:
-        """The decisions as a value; single tokens come first, as the kernels expect."""
-        return Batch(
-            slices=tuple(sorted(self._slices.values(), key=lambda piece: piece.count > 1)),
-            admitted=tuple(self.admitted),
-            preempted=tuple((request, PreemptReason.KV_FULL) for request in self.preempted),
-            evicted_blocks=evicted - self._evicted_before,
-            at=self.now,
-            blocked=blocked,
+            oldest_arrival=oldest.arrival if oldest else None,
+            free_blocks=cache.num_free,
+            cached_blocks=cache.num_cached,
+            used_blocks=cache.num_used,
+            unused_slots=cache.held_slots - cache.stored_tokens,
+            block_size=cache.block_size,
         )

@@ -65,6 +65,7 @@ def test_a_waiting_request_says_why():
         WaitReason.TOKEN_BUDGET: 0,
         WaitReason.KV_FULL: 1,
         WaitReason.BATCH_FULL: 0,
+        WaitReason.PREFIX_PENDING: 0,
     }
 
 
@@ -140,7 +141,7 @@ def test_a_preempted_request_returns_to_the_head_and_finds_its_full_blocks():
     made.add(late)
     while new.num_preemptions == 0:
         step(made)
-    assert made._waiting.head is new
+    assert made._waiting.head(0.0) is new
     drain(made)
     assert [event.what for event in new.events].count("admitted") == 2
 

@@ -1,0 +1,82 @@
+"""How much of a prompt a step may compute beside decodes, so that a long prompt never makes their readers wait.
+
+Each step that computes prompt tokens is longer for everyone in it. `Pace` says by how much it may be: a value that the
+scheduler is given. `Pacer` learns it from how long steps took. Neither has a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_engine.batch import Batch
+
+MIN_PROMPT_TOKENS = 16
+"""A prompt makes some progress in every step, however slow the machine."""
+PROMPT_WEIGHT = 4
+"""A prompt that others keep waiting counts as so many decodes: its reader sees nothing at all yet."""
+LEARNING_RATE = 0.2
+LARGEST_SURPRISE = 2.0
+"""A step that took more than this many times what was expected, or less than its inverse, counts as if just that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What prompts may take of a step.
+
+    `equal_tokens`: prompt tokens that take as long as the running requests' decodes without them. `slowdown`: how many
+    times as long as these decodes a step may be while one prompt is computed, at least 1.
+    """
+
+    equal_tokens: float
+    slowdown: float
+
+    def prompt_tokens(self, decodes: int, prompts: int) -> int:
+        """Prompt tokens for a step in which `decodes` requests decode and `prompts` are to be computed or wait.
+
+        Where many prompts come at once, a share of the time as small as one prompt may have would make the last of
+        them wait for long, with few decodes in each step meanwhile. So they get more the more they are.
+        """
+        share = max(self.slowdown - 1, PROMPT_WEIGHT * (prompts - 1) / decodes)
+        return max(MIN_PROMPT_TOKENS, int(self.equal_tokens * share))
+
+
+class Pacer:
+    """Learns from steps what decodes and prompt tokens cost here, and follows as contexts grow and batches change.
+
+    A step is expected to take the time of its decodes and that of its prompt tokens. What it took beside that corrects
+    each of both estimates by its share in the sum.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self._slowdown = slowdown
+        self._decode_seconds: float | None = None  # of one step's decodes together
+        self._token_seconds: float | None = None  # of one prompt token
+
+    @property
+    def pace(self) -> Pace | None:
+        """The present pace; None, which is no limit, before a decode and a prompt were seen."""
+        if self._decode_seconds is None or self._token_seconds is None:
+            return None
+        return Pace(self._decode_seconds / self._token_seconds, self._slowdown)
+
+    def observe(self, batch: Batch, seconds: float) -> None:
+        """Learn from a step that took `seconds`."""
+        tokens = batch.num_tokens - batch.num_singles
+        if seconds <= 0:
+            return
+        if not tokens:
+            self._decode_seconds = _corrected(self._decode_seconds or seconds, seconds, 1.0)
+        elif not batch.num_singles:
+            self._token_seconds = _corrected(self._token_seconds or seconds / tokens, seconds / tokens, 1.0)
+        elif self._decode_seconds is not None and self._token_seconds is not None:
+            expected = self._decode_seconds + self._token_seconds * tokens
+            share = self._decode_seconds / expected
+            surprise = seconds / expected
+            self._decode_seconds = _corrected(self._decode_seconds, self._decode_seconds * surprise, share)
+            self._token_seconds = _corrected(self._token_seconds, self._token_seconds * surprise, 1 - share)
+
+
+def _corrected(estimate: float, seen: float, share: float) -> float:
+    """Move an estimate towards what was seen, as far as it had a share in that."""
+    surprise = min(LARGEST_SURPRISE, max(1 / LARGEST_SURPRISE, seen / estimate))
+    return estimate * (1 + LEARNING_RATE * share * (surprise - 1))
