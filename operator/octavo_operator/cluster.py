@@ -20,13 +20,14 @@ from octavo_operator import names, observer, paths, transport
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.manifests import POD_MONITOR
+from octavo_operator.manifests import POD_MONITOR, name_of
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key, Kind
 from octavo_operator.observed import Observed
 from octavo_operator.plan import VICTIM_COST, Apply, Create, Delete, MarkVictim, Step
+from octavo_operator.store import Store
 from octavo_operator.transport import Transport
-from octavo_operator.watched import WATCHED, sight
+from octavo_operator.watched import WATCHED, Watched, sight
 
 Object = dict[str, Any]
 
@@ -36,6 +37,10 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 500
 _MONITORING_SECONDS = 60.0
+_MONITOR_SECONDS = 30.0
+"""PodMonitors are not watched, as not every cluster knows them: what is known of one is believed this long."""
+_NEVER = "1"
+"""A version that no object has: an apply that names it creates, and is refused whatever it meets under that name."""
 
 
 async def credentials(settings: OperatorConfig) -> Any:
@@ -67,7 +72,9 @@ class Cluster:
         self._api = api
         self._settings = settings
         self._metrics = metrics
+        self.store = Store()
         self._monitoring: tuple[float, bool] | None = None
+        self._monitors_seen: dict[Key, float] = {}
         self.trouble: str | None = "the API server was not asked yet"
         """For /readyz: None once and while the API server answers, whatever it says."""
 
@@ -81,8 +88,11 @@ class Cluster:
             yield cls(Transport(api, session), settings, metrics)
 
     async def service(self, key: Key) -> Object | None:
-        """The InferenceService, or None when it is gone."""
-        return await self.find(paths.path(names.API_VERSION, names.PLURAL, key.namespace, key.name))
+        """The InferenceService as the API server has it, or None when it is gone."""
+        since = self.store.mark()
+        found = await self.find(paths.path(names.API_VERSION, names.PLURAL, key.namespace, key.name))
+        self.store.see(key, {names.PLURAL: [found] if found else []}, since)
+        return found
 
     async def service_keys(self) -> set[Key]:
         """Every InferenceService the operator serves."""
@@ -93,61 +103,125 @@ class Cluster:
                 keys.add(Key(item["metadata"]["namespace"], item["metadata"]["name"]))
         return keys
 
+    async def fill(self) -> None:
+        """Lists everything that is watched, so that services can be looked at without asking."""
+        since = self.store.mark()
+        found = {watched.plural: await self._all(watched) for watched in WATCHED}
+        self.store.replace(found, since)
+        self._monitors_seen.clear()
+
     async def sights(self) -> dict[Identity, Sight]:
         """The version of every watched object: lists of nothing but metadata."""
-        found = {}
+        items = [(watched, await self._all(watched, accept=_METADATA_ONLY)) for watched in WATCHED]
+        return dict(sight(watched, item) for watched, listed in items for item in listed)
+
+    async def _all(self, watched: Watched, **more: Any) -> list[Object]:
+        listed: list[Object] = []
         for namespace in self._settings.namespace_list or (None,):
-            for watched in WATCHED:
-                path = paths.path(watched.api_version, watched.plural, namespace)
-                for item in await self.list_all(path, watched.selector, accept=_METADATA_ONLY):
-                    identity, seen = sight(watched, item)
-                    found[identity] = seen
-        return found
+            path = paths.path(watched.api_version, watched.plural, namespace)
+            listed += await self.list_all(path, watched.selector, **more)
+        return listed
+
+    async def known(self, key: Key) -> Observed | None:
+        """A service as it is known without asking for it; None when it is not known well enough."""
+        if self.store.service(key) is None:
+            return None
+        monitoring = await self._monitoring_available()
+        if monitoring:
+            await self._see_monitor(key)
+        found, resource = observer.recall(self.store, key, monitoring), self.store.service(key)
+        return await observer.read(self, resource, found, monitoring) if resource else None
 
     async def observe(self, resource: Object) -> Observed:
         """Everything that belongs to a service, read now."""
-        return await observer.observe(self, resource, await self._monitoring_available())
+        key, since = Key(resource["metadata"]["namespace"], resource["metadata"]["name"]), self.store.mark()
+        monitoring = await self._monitoring_available()
+        found = await observer.ask(self, resource, monitoring)
+        self.store.learn(key, found.by_plural(), since)
+        return await observer.read(self, resource, found, monitoring)
+
+    def doubt(self, key: Key) -> None:
+        """Has the next look at a service ask for everything."""
+        self.store.doubt(key)
+
+    async def _see_monitor(self, key: Key) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._monitors_seen.get(key, -_MONITOR_SECONDS) < _MONITOR_SECONDS:
+            return
+        since = self.store.mark()
+        found = await self.find(paths.of(POD_MONITOR, key.namespace, name_of(POD_MONITOR, key.name)))
+        self.store.see(key, {paths.plural(POD_MONITOR): [found] if found else []}, since)
+        self._monitors_seen[key] = now
 
     async def create_event(self, event: Object) -> None:
         """Creates a core/v1 Event."""
         await self._request("POST", paths.path("v1", "events", event["metadata"]["namespace"]), body=event)
 
-    async def execute(self, namespace: str, step: Step) -> None:
-        """Does one step of a plan."""
+    async def execute(self, namespace: str, step: Step, known: bool = False) -> None:
+        """Does one step of a plan.
+
+        Args:
+            known: the step rests on what is known without asking.
+
+        Raises:
+            Conflict: for a step that is `known`, also where the object has changed since.
+        """
         match step:
             case MarkVictim():
                 body: Object = {"metadata": {"annotations": {names.DELETION_COST: VICTIM_COST}}}
                 path = paths.of(paths.POD, namespace, step.pod)
-                await self._request("PATCH", path, body=body, content=_MERGE_PATCH)
+                self._learn(paths.POD, await self._request("PATCH", path, body=body, content=_MERGE_PATCH))
             case Create():
-                path = paths.of(_kind(step.manifest), namespace)
-                await self._request("POST", path, body=step.manifest, fieldManager=names.FIELD_MANAGER)
+                kind = _kind(step.manifest)
+                path = paths.of(kind, namespace)
+                answer = await self._request("POST", path, body=step.manifest, fieldManager=names.FIELD_MANAGER)
+                self._learn(kind, answer)
             case Delete():
                 await self._delete(namespace, step)
             case Apply():
-                await self._apply(step)
+                await self._apply(step, known)
 
-    async def _apply(self, step: Apply) -> None:
-        """Fields of others are taken over only on an object known to be ours: creation is not forced."""
+    async def _apply(self, step: Apply, known: bool) -> None:
+        """Fields of others are taken over only on an object known to be ours; no other is touched by a creation."""
         head = step.manifest["metadata"]
-        manifest = step.manifest | ({"metadata": head | {"uid": step.uid}} if step.uid else {})
+        if step.uid is None:
+            exactly = {"resourceVersion": _NEVER}
+        else:
+            exactly = {"uid": step.uid} | ({"resourceVersion": step.version} if known and step.version else {})
+        manifest = step.manifest | {"metadata": head | exactly}
         path = paths.of(_kind(manifest), head["namespace"], head["name"])
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if step.uid else "false"}
-        await self._request("PATCH", path, body=manifest, content=_APPLY_PATCH, **query)
+        answer = await self._request("PATCH", path, body=manifest, content=_APPLY_PATCH, **query)
+        self._learn(_kind(manifest), answer)
 
     async def _delete(self, namespace: str, step: Delete) -> None:
         """With what it owns; an object that is gone, or another of its name, is none of our business."""
         body = {"preconditions": {"uid": step.uid}, "propagationPolicy": "Background"}
         with suppress(Missing, Conflict):
-            await self._request("DELETE", paths.of(step.kind, namespace, step.name), body=body)
+            answer = await self._request("DELETE", paths.of(step.kind, namespace, step.name), body=body)
+            if answer.get("kind") != "Status":  # others have a hold on it: it goes later
+                self._learn(step.kind, answer)
+                return
+        self.store.end(step.uid)
 
-    async def write_status(self, resource: Object, status: Object) -> None:
-        """Replaces our fields of the status subresource; spec, labels and annotations are out of its reach."""
-        head = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
-        body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": head, "status": status}
+    def _learn(self, kind: Kind, answer: Object) -> None:
+        self.store.put(paths.plural(kind), answer)
+
+    async def write_status(self, resource: Object, status: Object, known: bool = False) -> None:
+        """Replaces our fields of the status subresource; spec, labels and annotations are out of its reach.
+
+        Args:
+            known: it tells of what is known without asking: refused where the resource has changed since.
+        """
+        head = resource["metadata"]
+        exactly = {key: head[key] for key in ("name", "namespace", "uid")}
+        if known:
+            exactly["resourceVersion"] = head["resourceVersion"]
+        body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": exactly, "status": status}
         path = paths.path(names.API_VERSION, names.PLURAL, head["namespace"], head["name"]) + "/status"
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
-        await self._request("PATCH", path, body=body, content=_APPLY_PATCH, **query)
+        answer = await self._request("PATCH", path, body=body, content=_APPLY_PATCH, **query)
+        self.store.put(names.PLURAL, answer)
 
     async def lease(self) -> Object | None:
         """The operator's Lease, if there is one."""
@@ -190,13 +264,16 @@ class Cluster:
         """
         items: list[Object] = []
         token: str | None = ""
+        page: Object = {}
         while token is not None:
             page = await self._request(
                 "GET", path, limit=_PAGE, labelSelector=selector, **{"continue": token or None}, **more
             )
             items += page["items"] or ()  # an empty list of metadata comes as null
             token = page["metadata"].get("continue") or None
-        return items
+        # Items do not say what they are, as an object that is read or watched does.
+        kind = {"apiVersion": page["apiVersion"], "kind": page["kind"].removesuffix("List")} if "kind" in page else {}
+        return [kind | item for item in items]
 
     async def _request(self, verb: str, path: str, content: str | None = None, **params: Any) -> Object:
         try:

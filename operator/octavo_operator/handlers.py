@@ -1,4 +1,4 @@
-"""kopf as the informer, and nothing more: events become sights of objects. The only importer of kopf.
+"""kopf as the informer, and nothing more: it tells what happens to which object. The only importer of kopf.
 
 `on.event` handlers with posting off leave no finalizer, no annotation and no Event behind; selectors are applied by
 the API server, so that a namespace full of other people's pods costs nothing.
@@ -14,16 +14,15 @@ from typing import Any
 import kopf
 
 from octavo_operator.config import OperatorConfig
-from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.watched import WATCHED, Watched, sight
+from octavo_operator.watched import WATCHED, Watched
 
 _RELOGIN = datetime.timedelta(minutes=10)  # projected service account tokens are rotated; kopf must read them anew
 _SERVER_SECONDS = 300  # a watch ends this often, and goes on from where it was
 _SILENT_SECONDS = 75.0  # the API server sends a bookmark every minute: without one, the stream is dead
 _ANSWER_SECONDS = 30.0
 
-Tell = Callable[[Identity, Sight, bool], None]
-"""Told of an object, and whether it is gone."""
+Tell = Callable[[Watched, dict[str, Any], bool], None]
+"""Told of an object of a watched kind, and whether it is gone."""
 
 
 class _NoEssence(kopf.AnnotationsDiffBaseStorage):
@@ -53,7 +52,7 @@ def registry(tell: Tell, login: Callable[[], Awaitable[Any]]) -> kopf.OperatorRe
 
 def _handler(watched: Watched, tell: Tell) -> Callable[..., Awaitable[None]]:
     async def on_event(event: kopf.RawEvent, **_: Any) -> None:
-        tell(*sight(watched, event["object"]), event["type"] == "DELETED")
+        tell(watched, dict(event["object"]), event["type"] == "DELETED")
 
     return on_event
 

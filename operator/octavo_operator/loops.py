@@ -8,6 +8,7 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import aiohttp
 
@@ -15,7 +16,7 @@ from octavo_operator import cluster, handlers, logs
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
 from octavo_operator.desired import Defaults
-from octavo_operator.errors import ApiError, Throttled
+from octavo_operator.errors import ApiError, Refused, Throttled
 from octavo_operator.events import Recorder
 from octavo_operator.heartbeat import Heartbeat, Identity, Sight
 from octavo_operator.informer import Informer
@@ -25,6 +26,7 @@ from octavo_operator.names import Key
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.scaler import Scaler
 from octavo_operator.scraping import Scraper
+from octavo_operator.watched import Watched, sight
 from octavo_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Operator:
         self.informer = Informer(self._watch, self._watching)
         self._heartbeat = Heartbeat()
         self._silent_since: float | None = None
+        self._resync = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.leading = False
 
@@ -93,32 +96,48 @@ class Operator:
             await asyncio.sleep(max(0.1, self._config.scrape_seconds - (time.monotonic() - started)))
 
     async def resync(self) -> None:
-        """Lists everything at the start and every few minutes: what events missed is found here."""
+        """Lists everything at the start, when watching begins anew, and every few minutes: what was missed is found."""
         while True:
-            pause = self._config.resync_seconds
-            try:
-                keys = await self._api.service_keys()
-                for key in keys | self.scaler.known():  # a known one that is gone is forgotten by its reconcile
-                    self.queue.add(key)
-            except ApiError as error:
-                log.warning("resync: %s", error)
-                pause = min(pause, _RETRY_SECONDS)
-            await asyncio.sleep(pause)
+            self._resync.clear()
+            pause = await self._caught_up()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._resync.wait()
+
+    async def _caught_up(self) -> float:
+        """Has every service looked at; returns the seconds until that should be done again."""
+        pause = self._config.resync_seconds
+        try:
+            await self._api.fill()
+        except ApiError as error:
+            # Until everything can be listed each look asks for what it needs, and tells in status what it may not see.
+            log.warning("resync: %s", error)
+            pause = pause if isinstance(error, Refused) else min(pause, _RETRY_SECONDS)
+        try:
+            keys = await self._api.service_keys()
+        except ApiError as error:
+            log.warning("resync: %s", error)
+            return min(pause, _RETRY_SECONDS)
+        for key in keys | self.scaler.known():  # a known one that is gone is forgotten by its reconcile
+            self.queue.add(key)
+        return pause
 
     async def beat(self) -> None:
         """Holds what the watches told against a list, for ever: finds missed changes, and watches that are dead."""
         while True:
             await asyncio.sleep(self._config.heartbeat_seconds)
+            since = self._api.store.mark()
             try:
                 listed = await self._api.sights()
             except ApiError as error:
                 log.warning("heartbeat: %s", error)
                 continue
-            self._compare(listed)
+            self._compare(listed, since)
 
-    def _compare(self, listed: dict[Identity, Sight]) -> None:
+    def _compare(self, listed: dict[Identity, Sight], since: int) -> None:
         verdict = self._heartbeat.compare(listed)
-        for key in verdict.missed:
+        for key in verdict.missed | self._api.store.behind(listed, since):
+            self._api.store.doubt(key)
             self.queue.add(key)
         self._metrics.missed_events.inc(len(verdict.missed))
         if not verdict.silent:
@@ -131,20 +150,23 @@ class Operator:
     async def _watch(self, stop: asyncio.Event) -> None:
         """One life of the informer, in its own thread: what it tells is heard here."""
 
-        def tell(identity: Identity, sight: Sight, gone: bool) -> None:
+        def tell(watched: Watched, body: dict[str, Any], gone: bool) -> None:
             with suppress(RuntimeError):  # the process ends, and its loop is closed
-                self._loop.call_soon_threadsafe(self._told, identity, sight, gone)
+                self._loop.call_soon_threadsafe(self._told, watched, body, gone)
 
         await handlers.watch(self._config, tell, lambda: cluster.credentials(self._config), stop)
 
     def _watching(self) -> None:
         self._metrics.watch_starts.inc()
         self._heartbeat.restarted()
+        self._api.store.restarted()
+        self._resync.set()
 
-    def _told(self, identity: Identity, sight: Sight, gone: bool) -> None:
-        self._heartbeat.told(identity, sight, gone)
-        if sight.key:
-            self.queue.add(sight.key)
+    def _told(self, watched: Watched, body: dict[str, Any], gone: bool) -> None:
+        identity, seen = sight(watched, body)
+        self._heartbeat.told(identity, seen, gone)
+        if self._api.store.told(watched.plural, body, gone) and seen.key:
+            self.queue.add(seen.key)
 
     def trouble(self) -> str | None:
         """For /livez: a stuck event loop, or watches that stay dead."""

@@ -1,14 +1,18 @@
-"""Reads everything that belongs to a service from the API server: no cache, so no stale view to act on."""
+"""What belongs to a service, asked of the API server or remembered from what it told; and read into values."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo_operator import causes, names, paths
 from octavo_operator.errors import Refused
 from octavo_operator.manifests import DEPLOYMENT, JOB, POD_MONITOR, name_of
+from octavo_operator.names import Key, Kind
 from octavo_operator.observed import Observed, Ownership, ownership, read_jobs, read_pod, read_workload
+from octavo_operator.store import Store
 
 Object = dict[str, Any]
 
@@ -27,32 +31,71 @@ class Reader(Protocol):
         ...
 
 
-async def observe(reader: Reader, resource: Object, monitoring: bool) -> Observed:
-    """What the cluster has for a service.
+@dataclass(frozen=True)
+class Found:
+    """The objects about one service as the API server has them.
+
+    Attributes:
+        children: by kind, those of which there is one; also one of that name that is not ours.
+    """
+
+    children: Mapping[Kind, Object | None]
+    jobs: list[Object]
+    pods: list[Object]
+
+    def by_plural(self) -> dict[str, list[Object]]:
+        """All of them, for `Store`."""
+        single = {paths.plural(kind): [live] if live else [] for kind, live in self.children.items()}
+        return single | {paths.plural(JOB): self.jobs, paths.plural(paths.POD): self.pods}
+
+
+def kinds(monitoring: bool) -> list[Kind]:
+    """Kinds of which there is one; PodMonitors are not known in every cluster."""
+    return [kind for kind in paths.ONE_OF_EACH if kind != POD_MONITOR or monitoring]
+
+
+async def ask(reader: Reader, resource: Object, monitoring: bool) -> Found:
+    """Reads everything from the API server, so that no view that is behind can matter."""
+    namespace, parent = resource["metadata"]["namespace"], resource["metadata"]["name"]
+    wanted = kinds(monitoring)
+    live, jobs, pods = await asyncio.gather(
+        asyncio.gather(*(reader.find(paths.of(kind, namespace, name_of(kind, parent))) for kind in wanted)),
+        reader.list_all(paths.of(JOB, namespace), _selector(names.selector_labels(parent))),
+        reader.list_all(paths.of(paths.POD, namespace), _selector(names.common_labels(parent))),
+    )
+    return Found(dict(zip(wanted, live, strict=True)), jobs, pods)
+
+
+def recall(store: Store, key: Key, monitoring: bool) -> Found:
+    """The same from what is known: no request. An object that is not known may exist; whoever creates it finds out."""
+    return Found(
+        {kind: store.one(paths.plural(kind), key, name_of(kind, key.name)) for kind in kinds(monitoring)},
+        _labelled(store.all_of(paths.plural(JOB), key), names.selector_labels(key.name)),
+        _labelled(store.all_of(paths.plural(paths.POD), key), names.common_labels(key.name)),
+    )
+
+
+async def read(reader: Reader, resource: Object, found: Found, monitoring: bool) -> Observed:
+    """What the objects say, and what Events say of those that are silent.
 
     Args:
         monitoring: whether the cluster knows PodMonitors.
     """
-    namespace, parent = resource["metadata"]["namespace"], resource["metadata"]["name"]
-    kinds = [kind for kind in paths.ONE_OF_EACH if kind != POD_MONITOR or monitoring]
-    live, jobs, pods = await asyncio.gather(
-        asyncio.gather(*(reader.find(paths.of(kind, namespace, name_of(kind, parent))) for kind in kinds)),
-        reader.list_all(paths.of(JOB, namespace), _selector(names.selector_labels(parent))),
-        reader.list_all(paths.of(paths.POD, namespace), _selector(names.common_labels(parent))),
-    )
-    children = dict(zip(kinds, live, strict=True))
-    silent = [*(job for job in jobs if causes.podless(job)), *(pod for pod in pods if causes.unexplained(pod))]
-    told = await _events_about(reader, namespace, silent)
-    deployment = children[DEPLOYMENT]
+    silent = [
+        *(job for job in found.jobs if causes.podless(job)),
+        *(pod for pod in found.pods if causes.unexplained(pod)),
+    ]
+    told = await _events_about(reader, resource["metadata"]["namespace"], silent)
+    deployment = found.children[DEPLOYMENT]
     ours = deployment is not None and ownership(deployment, resource) is Ownership.OURS
-    engines = [read_pod(pod, told.get(_uid(pod), ())) for pod in pods if names.SERVICE_LABEL in _labels(pod)]
+    engines = [read_pod(pod, told.get(_uid(pod), ())) for pod in found.pods if names.SERVICE_LABEL in _labels(pod)]
     return Observed(
         resource=resource,
-        children=children,
+        children=found.children,
         pods=tuple(sorted(engines, key=lambda pod: pod.name)),
         workload=read_workload(deployment) if deployment and ours else None,
         monitoring_available=monitoring,
-        jobs=read_jobs(jobs, [pod for pod in pods if names.JOB_LABEL in _labels(pod)], resource, told),
+        jobs=read_jobs(found.jobs, [pod for pod in found.pods if names.JOB_LABEL in _labels(pod)], resource, told),
     )
 
 
@@ -75,6 +118,10 @@ def _uid(item: Object) -> str:
 
 def _labels(item: Object) -> dict[str, str]:
     return item["metadata"].get("labels") or {}
+
+
+def _labelled(items: list[Object], labels: dict[str, str]) -> list[Object]:
+    return [item for item in items if labels.items() <= _labels(item).items()]
 
 
 def _selector(labels: dict[str, str]) -> str:

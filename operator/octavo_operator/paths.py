@@ -44,6 +44,11 @@ def path(api_version: str, plural: str, namespace: str | None, name: str | None 
     return f"{root}{where}/{plural}" + (f"/{name}" if name else "")
 
 
+def plural(kind: Kind) -> str:
+    """The name of a kind's objects in paths."""
+    return _PLURALS[kind]
+
+
 def of(kind: Kind, namespace: str | None, name: str | None = None) -> str:
     """The path of a kind that the operator handles."""
     return path(kind[0], _PLURALS[kind], namespace, name)

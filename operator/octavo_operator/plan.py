@@ -22,6 +22,7 @@ class Apply:
 
     Attributes:
         uid: of the live object it replaces fields of, so that another one of the same name is not hit; None to create.
+        version: of that object as it was looked at.
         drifted: path of the field that someone else changed, where that is the reason.
     """
 
@@ -29,6 +30,7 @@ class Apply:
     reason: str
     uid: str | None = None
     drifted: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,11 @@ def _child(observed: Observed, manifest: Manifest) -> Apply | Cause | None:
     assert live is not None
     if "deletionTimestamp" in live["metadata"]:
         return Cause("WaitingForCleanup", f"{name} is being deleted and will be made anew", final=False)
-    uid = live["metadata"]["uid"]
+    uid, version = live["metadata"]["uid"], live["metadata"].get("resourceVersion")
     if _seal(live) != _seal(manifest):
-        return Apply(manifest, f"{name}: the wanted state changed", uid)
+        return Apply(manifest, f"{name}: the wanted state changed", uid, version=version)
     path = drift(manifest, live)
-    return Apply(manifest, f"{name}: {path} was changed by someone else", uid, path) if path else None
+    return Apply(manifest, f"{name}: {path} was changed by someone else", uid, path, version) if path else None
 
 
 def _seal(manifest: Mapping[str, Any]) -> str | None:

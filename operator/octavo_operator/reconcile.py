@@ -1,6 +1,8 @@
 """One level-based reconcile: observe -> plan -> apply -> status. It knows no events and no kopf.
 
-Whatever happened before, it looks at what is there now and brings it one step nearer to the spec.
+Whatever happened before, it looks at what is there now and brings it one step nearer to the spec. First it looks at
+what is known already, which costs no request; each write then says on which versions it rests, and when the API server
+knows newer ones, the look is begun anew and asks for everything.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from octavo_operator import desired, notes, status
 from octavo_operator import rollout as rollouts
 from octavo_operator.causes import Cause
 from octavo_operator.desired import Defaults
-from octavo_operator.errors import ApiError, Conflict, Refused, SpecError
+from octavo_operator.errors import ApiError, Conflict, Missing, Refused, SpecError
 from octavo_operator.names import Key
 from octavo_operator.notes import Note
 from octavo_operator.observed import Observed
@@ -23,6 +25,8 @@ from octavo_operator.scaler import Scaler
 from octavo_operator.spec import read_spec
 
 log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
 
 BLOCKED_SECONDS = 10.0
 """Objects of others are not watched: nothing tells when one that is in the way goes."""
@@ -33,16 +37,18 @@ SILENT_SECONDS, TOLD_SECONDS = 5.0, 30.0
 class Api(Protocol):
     """What a reconcile needs of `cluster.Cluster`."""
 
-    async def service(self, key: Key) -> dict[str, Any] | None: ...  # noqa: D102
-    async def observe(self, resource: dict[str, Any]) -> Observed: ...  # noqa: D102
-    async def execute(self, namespace: str, step: Step) -> None: ...  # noqa: D102
-    async def write_status(self, resource: dict[str, Any], status: dict[str, Any]) -> None: ...  # noqa: D102
+    async def known(self, key: Key) -> Observed | None: ...  # noqa: D102
+    async def service(self, key: Key) -> Object | None: ...  # noqa: D102
+    async def observe(self, resource: Object) -> Observed: ...  # noqa: D102
+    async def execute(self, namespace: str, step: Step, known: bool = False) -> None: ...  # noqa: D102
+    async def write_status(self, resource: Object, status: Object, known: bool = False) -> None: ...  # noqa: D102
+    def doubt(self, key: Key) -> None: ...  # noqa: D102
 
 
 class Teller(Protocol):
     """What `events.Recorder` offers."""
 
-    async def tell(self, resource: dict[str, Any], notes: Iterable[Note]) -> None: ...  # noqa: D102
+    async def tell(self, resource: Object, notes: Iterable[Note]) -> None: ...  # noqa: D102
 
 
 class Reconciler:
@@ -70,16 +76,38 @@ class Reconciler:
         Raises:
             ApiError: something could not be done and should be tried again; status says what.
         """
+        known = await self._api.known(key)
+        if known is not None and not _goes(known.resource):
+            try:
+                return await self._bring_on(key, known, is_known=True)
+            except (Conflict, Missing, SpecError) as error:
+                log.debug("%s: everything is asked for: %s", key, error)
+        return await self._ask(key)
+
+    async def _ask(self, key: Key) -> float | None:
+        """The same, from what the API server has now."""
         resource = await self._api.service(key)
-        if resource is None or "deletionTimestamp" in resource["metadata"]:
+        if resource is None or _goes(resource):
             self._scaler.forget(key)  # the children follow by their owner references
             return None
         try:
-            spec = read_spec(resource)
+            read_spec(resource)
             observed = await self._api.observe(resource)
         except (SpecError, Refused) as error:
             await self._stand_still(resource, error)
             return None
+        return await self._bring_on(key, observed, is_known=False)
+
+    async def _bring_on(self, key: Key, observed: Observed, is_known: bool) -> float | None:
+        """One step nearer to the spec, from what was observed.
+
+        Args:
+            is_known: the API server was not asked for it.
+
+        Raises:
+            Conflict, Missing: where it `is_known`, also when it is behind.
+        """
+        resource, spec = observed.resource, read_spec(observed.resource)
         telemetry = self._scaler.observe(key, spec, observed)
         rollout = rollouts.decide(spec, observed, self._defaults.image)
         children = desired.children(
@@ -88,42 +116,66 @@ class Reconciler:
             monitoring=observed.monitoring_available,
         )
         plan = make_plan(observed, children, telemetry.victim, spec.paused)
-        failures = await self._execute(key, plan)
+        failures = await self._execute(key, plan, resource if is_known else None)
         blocked = (*plan.blocked, *(_as_cause(error) for error in failures))
+        if blocked:
+            self._api.doubt(key)  # objects of others are not watched, and a write without answer may have been done
         wanted = status.describe(spec, observed, rollout, telemetry, blocked, now=self._now())
-        await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)])
+        await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
         if failures:
             raise failures[0]
         return _look_again(plan, observed)
 
-    async def _execute(self, key: Key, plan: Plan) -> list[ApiError]:
-        """Does every step; one that fails stops none of the others."""
+    async def _execute(self, key: Key, plan: Plan, known: Object | None) -> list[ApiError]:
+        """Does every step; one that fails stops none of the others.
+
+        Args:
+            known: the service that the plan is for, where it rests on what is known.
+
+        Raises:
+            Conflict, Missing: what is known is behind.
+        """
+        if known and plan.steps:
+            await self._confirm(key, known)
         failures: list[ApiError] = []
         for stage in plan.stages:
-            ended = await asyncio.gather(*(self._do(key, step) for step in stage))
+            ended = await asyncio.gather(*(self._do(key, step, known is not None) for step in stage))
             failures += [error for error in ended if error]
+        for error in failures:
+            if known and isinstance(error, Conflict | Missing):
+                raise error
         return failures
 
-    async def _do(self, key: Key, step: Step) -> ApiError | None:
+    async def _confirm(self, key: Key, known: Object) -> None:
+        """That the spec is the present one is asked before anything is changed: no child's version tells."""
+        current = await self._api.service(key)
+        if current is None or current["metadata"].get("resourceVersion") != known["metadata"].get("resourceVersion"):
+            raise Conflict(f"InferenceService {key} has changed")
+
+    async def _do(self, key: Key, step: Step, is_known: bool) -> ApiError | None:
         log.info("%s: %s", key, step.reason)
         try:
-            await self._api.execute(key.namespace, step)
+            await self._api.execute(key.namespace, step, is_known)
         except ApiError as error:
             return error
         return None
 
-    async def _stand_still(self, resource: dict[str, Any], error: SpecError | Refused) -> None:
+    async def _stand_still(self, resource: Object, error: SpecError | Refused) -> None:
         reason = "SpecUnreadable" if isinstance(error, SpecError) else _as_cause(error).reason
         await self._write(resource, status.unreadable(resource, reason, str(error), self._now()))
         if isinstance(error, Refused):
             raise error
 
-    async def _write(self, resource: dict[str, Any], wanted: dict[str, Any], told: Iterable[Note] = ()) -> None:
+    async def _write(self, resource: Object, wanted: Object, told: Iterable[Note] = (), is_known: bool = False) -> None:
         """Writes status if it says anything new, and tells what is: a steady service costs no write."""
         before = resource.get("status") or {}
         if wanted != before:
-            await self._api.write_status(resource, wanted)
+            await self._api.write_status(resource, wanted, is_known)
         await self._events.tell(resource, [*notes.changes(before, wanted), *told])
+
+
+def _goes(resource: Object) -> bool:
+    return "deletionTimestamp" in resource["metadata"]
 
 
 def _look_again(plan: Plan, observed: Observed) -> float | None:

@@ -9,14 +9,15 @@ from kubernetes.aio.client.exceptions import ApiException
 from prometheus_client import CollectorRegistry
 
 from octavo_operator import cluster as cluster_module
+from octavo_operator import names
 from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.manifests import sealed, service
+from octavo_operator.manifests import JOB, SERVICE, sealed, service
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
-from octavo_operator.plan import Apply, MarkVictim
+from octavo_operator.plan import Apply, Delete, MarkVictim
 from octavo_operator.watched import WATCHED
 from operator_samples import resource
 
@@ -185,7 +186,9 @@ async def test_only_objects_known_to_be_ours_are_forced():
     assert path == "/api/v1/namespaces/team/services/assistant"
     assert (create["force"], change["force"]) == ("false", "true")
     assert "uid" not in create["body"]["metadata"]
+    assert create["body"]["metadata"]["resourceVersion"] == "1", "no object has it: whatever is there is left alone"
     assert change["body"]["metadata"]["uid"] == "u1"
+    assert "resourceVersion" not in change["body"]["metadata"]
     assert create["fieldManager"] == "octavo-operator"
 
 
@@ -204,3 +207,93 @@ async def test_status_goes_to_the_subresource_alone():
     assert (verb, path.rpartition("/")[2]) == ("PATCH", "status")
     assert set(params["body"]) == {"apiVersion", "kind", "metadata", "status"}
     assert set(params["body"]["metadata"]) == {"name", "namespace", "uid"}
+
+
+async def filled(*answers, **found):
+    """A cluster that knows a service and what else was listed."""
+    lists = {names.PLURAL: [stored(resource())]} | found
+    pages = [Response({"metadata": {}, "items": lists.get(watched.plural, [])}) for watched in WATCHED]
+    made = cluster(*pages, *answers, namespaces="team")
+    await made.fill()
+    made._api.asked.clear()
+    return made
+
+
+def stored(body, version="7", uid=None):
+    head = body["metadata"] | {"resourceVersion": version} | ({"uid": uid} if uid else {})
+    return body | {"metadata": head}
+
+
+NO_MONITORS = failure(404)
+
+
+async def test_a_service_that_was_listed_is_known_without_a_request():
+    live = stored(sealed(service(resource())), uid="u1")
+    made = await filled(NO_MONITORS, services=[live])
+    seen = await made.known(KEY)
+    assert seen.resource == stored(resource())
+    assert seen.children[SERVICE]["metadata"]["uid"] == "u1"
+    assert [path for _, path, _ in made._api.asked] == ["/apis/monitoring.coreos.com/v1"]
+    assert await made.known(Key("team", "other")) is None
+    made.doubt(KEY)
+    assert await made.known(KEY) is None
+
+
+async def test_the_answer_to_a_write_is_known_at_once():
+    wanted = sealed(service(resource()))
+    status = stored(resource(), version="9") | {"status": {"replicas": 1}}
+    made = await filled(Response(stored(wanted, "8", "u1"), 201), Response(status), NO_MONITORS)
+    await made.execute("team", Apply(wanted, "absent"), known=True)
+    await made.write_status(stored(resource()), {"replicas": 1}, known=True)
+    seen = await made.known(KEY)
+    assert seen.children[SERVICE]["metadata"]["resourceVersion"] == "8"
+    assert seen.resource["status"] == {"replicas": 1}
+
+
+async def test_a_write_that_rests_on_what_is_known_says_on_which_version():
+    made = await filled(Response({}), Response({}))
+    await made.execute("team", Apply(sealed(service(resource())), "changed", uid="u1", version="5"), known=True)
+    await made.write_status(stored(resource()), {}, known=True)
+    versions = [params["body"]["metadata"]["resourceVersion"] for *_, params in made._api.asked]
+    assert versions == ["5", "7"]
+
+
+async def test_a_job_that_was_deleted_is_not_deleted_again():
+    owner = {"kind": names.KIND, "name": "assistant", "controller": True}
+    job = {"metadata": {"namespace": "team", "name": "check", "uid": "j", "resourceVersion": "7"}}
+    job["metadata"]["ownerReferences"] = [owner]
+    made = await filled(Response({"kind": "Status"}), jobs=[job])
+    assert made.store.all_of("jobs", KEY)
+    await made.execute("team", Delete(JOB, "check", "j", "not needed"))
+    assert not made.store.all_of("jobs", KEY)
+
+
+async def test_a_service_that_is_gone_is_known_no_more():
+    made = await filled(failure(404))
+    assert await made.service(KEY) is None
+    assert await made.known(KEY) is None
+
+
+async def test_what_a_look_asked_for_is_known_afterwards():
+    live = stored(sealed(service(resource())), "9", "u1")
+    nothing = {"metadata": {}, "items": []}
+    made = await filled(NO_MONITORS)
+    made.doubt(KEY)
+    given = {"/services/assistant": Response(live), "/jobs": Response(nothing), "/pods": Response(nothing)}
+
+    async def request(verb, path, **params):
+        answer = next((given[end] for end in given if path.endswith(end)), failure(404))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    made._api.request = request
+    seen = await made.observe(stored(resource()))
+    assert (await made.known(KEY)).children == seen.children
+    assert seen.children[SERVICE] == live
+
+
+async def test_items_of_a_list_say_what_they_are():
+    page = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": "a"}}]}
+    (item,) = await cluster(Response(page)).list_all("/api/v1/services")
+    assert (item["kind"], item["apiVersion"]) == ("Service", "v1")

@@ -2,9 +2,7 @@
 
 import kopf
 
-from octavo_operator import handlers, names
-from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.names import Key
+from octavo_operator import handlers
 from octavo_operator.watched import SERVICES, WATCHED
 
 
@@ -18,11 +16,10 @@ def test_only_event_handlers_are_registered():
 async def test_events_are_passed_on():
     told = []
     on_event = handlers._handler(SERVICES, lambda *what: told.append(what))
-    head = {"namespace": "team", "name": "assistant", "uid": "u", "resourceVersion": "7"}
+    body = {"metadata": {"namespace": "team", "name": "assistant", "uid": "u", "resourceVersion": "7"}}
     for kind in (None, "DELETED"):
-        await on_event(event={"type": kind, "object": {"metadata": head}}, body={})
-    seen = (Identity(names.PLURAL, "u"), Sight("7", Key("team", "assistant")))
-    assert told == [(*seen, False), (*seen, True)]
+        await on_event(event={"type": kind, "object": body}, body={})
+    assert told == [(SERVICES, body, False), (SERVICES, body, True)]
 
 
 def test_kopf_posts_nothing_and_scans_nothing():

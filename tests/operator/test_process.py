@@ -10,13 +10,15 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from octavo_operator import health, logs, loops
+from octavo_operator import health, logs, loops, names
 from octavo_operator.config import OperatorConfig
-from octavo_operator.errors import Retryable, Throttled
+from octavo_operator.errors import Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
 from octavo_operator.loops import STALLED_SECONDS, Operator
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
+from octavo_operator.store import Store
+from octavo_operator.watched import WATCHED
 
 KEY = Key("team", "assistant")
 
@@ -25,7 +27,9 @@ def operator(error):
     """An operator whose API fails at the first request."""
 
     class Broken:
-        async def service(self, key):
+        store = Store()
+
+        async def known(self, key):
             raise error
 
     return Operator(OperatorConfig(), Broken(), None, Metrics(CollectorRegistry()))
@@ -59,25 +63,28 @@ async def test_liveness_follows_the_sampler():
 
 
 POD, SEEN = Identity("pods", "uid-1"), Sight("7", KEY)
+HEAD = {"name": "assistant-1", "namespace": "team", "uid": "uid-1", "resourceVersion": "7"}
+BODY = {"metadata": HEAD | {"annotations": {names.PARENT_ANNOTATION: "assistant"}}}
+PODS = next(watched for watched in WATCHED if watched.plural == "pods")
 
 
 async def test_a_change_that_no_watch_tells_is_reconciled_and_dead_watches_begin_anew(caplog):
     made, restarts = operator(Retryable("down", 500)), []
     made.leading = True
     made.informer.restart = lambda: restarts.append(True)
-    made._compare({POD: SEEN})
+    made._compare({POD: SEEN}, 0)
     assert len(made.queue) == 1
     assert made._metrics.missed_events._value.get() == 1
     assert not restarts
     assert made.trouble() is None
-    made._compare({POD: SEEN})
+    made._compare({POD: SEEN}, 0)
     assert restarts
     assert "pods say nothing" in caplog.text
     assert made.trouble() is None, "beginning anew gets its chance first"
     made._silent_since -= STALLED_SECONDS + 1
     assert "told nothing" in made.trouble()
-    made._told(POD, SEEN, False)
-    made._compare({POD: SEEN})
+    made._told(PODS, BODY, False)
+    made._compare({POD: SEEN}, 0)
     assert made.trouble() is None
 
 
@@ -85,12 +92,58 @@ async def test_events_cross_from_the_informers_thread(monkeypatch):
     made = operator(Retryable("down", 500))
 
     async def watch(config, tell, login, stop):
-        tell(POD, SEEN, False)
+        tell(PODS, BODY, False)
 
     monkeypatch.setattr(loops.handlers, "watch", watch)
     await asyncio.to_thread(lambda: asyncio.run(made._watch(asyncio.Event())))
     await asyncio.sleep(0)
     assert len(made.queue) == 1
+    assert made._api.store.all_of("pods", KEY) == [BODY]
+
+
+async def test_events_that_tell_nothing_new_cause_no_look():
+    made = operator(Retryable("down", 500))
+    made._api.store.put("pods", BODY)
+    made._told(PODS, BODY, False)
+    assert len(made.queue) == 0
+    changed = BODY | {"metadata": BODY["metadata"] | {"resourceVersion": "8"}}
+    made._told(PODS, changed, False)
+    assert len(made.queue) == 1
+
+
+SOON, LATER = loops._RETRY_SECONDS, OperatorConfig().resync_seconds
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"), [(None, LATER), (Refused("forbidden", 403), LATER), (Retryable("down", 500), SOON)]
+)
+async def test_everything_is_listed_and_looked_at_also_where_not_all_can_be_listed(error, pause):
+    made, listed = operator(None), []
+
+    async def fill():
+        listed.append(True)
+        if error:
+            raise error
+
+    async def service_keys():
+        return {KEY}
+
+    made._api.fill, made._api.service_keys = fill, service_keys
+    assert await made._caught_up() == pause
+    assert listed
+    assert len(made.queue) == 1
+
+
+async def test_when_watching_begins_anew_nothing_is_known_until_everything_is_listed(monkeypatch):
+    made, fills = operator(None), asyncio.Queue()
+    made._api.fill = lambda: fills.put(made._resync.is_set())
+    made._api.service_keys = lambda: asyncio.sleep(0, set())
+    task = asyncio.create_task(made.resync())
+    async with asyncio.timeout(5):
+        assert await fills.get() is False
+        made._watching()
+        assert await fills.get() is False
+    task.cancel()
 
 
 async def test_the_health_port():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+from collections.abc import Callable
 from typing import Any
 
 from octavo_operator import names
@@ -26,6 +29,7 @@ class FakeCluster:
     """Objects by kind, for one service. `failing` holds errors to raise once, by kind or "status" or "observe".
 
     `dying` counts the writes that are still done; the next one raises `Died`, as a power cut would.
+    `recalled` chooses, of all views since the start, the one that is known without asking; by default none is.
     """
 
     def __init__(self, resource: dict[str, Any] | None, monitoring: bool = False) -> None:
@@ -41,25 +45,58 @@ class FakeCluster:
         self.events: list[dict[str, Any]] = []
         self.instant = True
         """Whether a new template has reached every pod at once."""
+        self.recalled: Callable[[list[Observed]], Observed | None] = lambda views: None
+        self.doubted = False
+        self.asked = 0
+        """How often everything was asked for."""
+        self.views: list[Observed] = []
         self._made = 0
+        self._version = 0
+        self._latest: dict[str, Any] | None = None
 
     async def service(self, key: Key) -> dict[str, Any] | None:
-        return copy.deepcopy(self.resource)
+        if self.resource is None:
+            return None
+        if self._latest != self.resource:  # the user has changed it
+            self._latest = copy.deepcopy(self.resource)
+            self._version = self._next()
+        head = self.resource["metadata"] | {"resourceVersion": str(self._version)}
+        return copy.deepcopy(self.resource | {"metadata": head})
+
+    async def known(self, key: Key) -> Observed | None:
+        if (resource := await self.service(key)) is not None:
+            self.views.append(self._observed(resource))
+        return None if self.doubted else self.recalled(self.views)
+
+    def doubt(self, key: Key) -> None:
+        self.doubted = True
 
     async def observe(self, resource: dict[str, Any]) -> Observed:
         self._fail("observe")
+        self.asked += 1
+        self.doubted = False
+        return self._observed(resource)
+
+    def _observed(self, resource: dict[str, Any]) -> Observed:
         deployed = self.children.get(DEPLOYMENT)
         ours = ownership(deployed, resource) is Ownership.OURS
         return Observed(
             resource=resource,
-            children=copy.deepcopy(self.children),
+            children={kind: self._versioned(kind) for kind in self.children},
             pods=tuple(read_pod(pod) for pod in self.pods),
             workload=read_workload(deployed) if deployed and ours else None,
             monitoring_available=self.monitoring,
             jobs=read_jobs(copy.deepcopy(list(self.jobs.values())), self.job_pods, resource),
         )
 
-    async def execute(self, namespace: str, step: Step) -> None:
+    def _versioned(self, kind: tuple[str, str]) -> dict[str, Any]:
+        """A child as the API server shows it: with another version whenever it is another."""
+        live = copy.deepcopy(self.children[kind])
+        digest = hashlib.sha256(json.dumps(live, sort_keys=True).encode()).hexdigest()
+        live["metadata"]["resourceVersion"] = digest
+        return live
+
+    async def execute(self, namespace: str, step: Step, known: bool = False) -> None:
         match step:
             case MarkVictim():
                 self._write(f"mark {step.pod}")
@@ -76,14 +113,16 @@ class FakeCluster:
                     self._write(f"delete {_purpose(self.jobs[step.name])}")
                     del self.jobs[step.name]
             case Apply():
-                self._apply(step)
+                self._apply(step, known)
 
-    def _apply(self, step: Apply) -> None:
+    def _apply(self, step: Apply, known: bool) -> None:
         kind = (step.manifest["apiVersion"], step.manifest["kind"])
         self._fail(kind[1])
         before = self.children.get(kind)
         if before and before["metadata"]["uid"] != step.uid:
             raise Conflict("another object of this name", 409)
+        if known and before and step.version != self._versioned(kind)["metadata"]["resourceVersion"]:
+            raise Conflict("the object has been modified", 409)
         self._write(kind[1])
         self.children[kind] = self._stored(step.manifest, before)
 
@@ -91,9 +130,13 @@ class FakeCluster:
         self._fail("event")
         self.events.append(event)
 
-    async def write_status(self, resource: dict[str, Any], status: dict[str, Any]) -> None:
+    async def write_status(self, resource: dict[str, Any], status: dict[str, Any], known: bool = False) -> None:
         self._fail("status")
+        current = await self.service(Key("", ""))
         assert self.resource is not None
+        assert current is not None
+        if known and resource["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]:
+            raise Conflict("the object has been modified", 409)
         self._write("status")
         self.resource["status"] = copy.deepcopy(status)
 
