@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 MAX_EVENTS = 128  # lines of one timeline: a request that is preempted again and again does not fill the memory
 
@@ -28,12 +29,14 @@ class WaitReason(StrEnum):
     TOKEN_BUDGET = "token_budget"  # this step's tokens are spent
     KV_FULL = "kv_full"  # its prompt does not fit into the free KV blocks
     BATCH_FULL = "batch_full"  # max_num_seqs are running
+    PREFIX_PENDING = "prefix_pending"  # a running request computes the prefix that it shares (cache-aware policy)
 
 
 class PreemptReason(StrEnum):
     """Why a running request lost its blocks."""
 
-    KV_FULL = "kv_full"
+    KV_FULL = "kv_full"  # one that is served before it needed a block, and none was left
+    PRIORITY = "priority"  # a waiting request of a higher priority needed its blocks or its place
 
 
 class RejectReason(StrEnum):
@@ -92,6 +95,14 @@ class SamplingParams:
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None  # None: none; 0: the chosen token's only; k: also the k likeliest
+    # Asked for each token of each request, so known from the start: the likeliest token of the model's own logits is
+    # all that is wanted.
+    plain: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        adjusted = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        asks_more = adjusted or self.logit_bias or self.min_tokens or self.logprobs is not None
+        object.__setattr__(self, "plain", self.greedy and not asks_more)
 
     @property
     def greedy(self) -> bool:
@@ -99,8 +110,7 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(NamedTuple):
     """A token with its natural-log probability under the model's own distribution (before temperature and
     penalties)."""
 
@@ -108,9 +118,11 @@ class TokenLogprob:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What the runner returns for one request of a step: a token, or the reason why there is none."""
+class Sampled(NamedTuple):
+    """What the runner returns for one request of a step: a token, or the reason why there is none.
+
+    One is made for each token, and no other immutable value is as cheap to make as a tuple.
+    """
 
     token_id: int
     logprob: TokenLogprob | None = None
@@ -145,6 +157,8 @@ class Request:
     arrival: float  # seconds, the engine's monotonic clock
     namespace: str = ""  # prefixes are shared within one namespace only
     deadline: float = math.inf  # seconds, the same clock
+    priority: int = 0  # under the priority policy the lower number is served first
+    rank: tuple[float, int] = (0.0, 0)  # its place in the policy's order, given by the scheduler: the smallest is first
     num_prompt: int = field(init=False)
     num_computed: int = 0
     num_cached: int = 0  # prompt tokens found in the prefix cache at the first admission
