@@ -78,10 +78,9 @@ def _stalled(was: Status | None, now: Status | None) -> list[Note]:
 def _rollout(was: Status, now: Status) -> list[Note]:
     if not now or (was.get("phase"), was.get("revision")) == (now.get("phase"), now.get("revision")):
         return []
-    phase = str(now.get("phase", ""))
-    return [
-        Note(f"Rollout{phase}", f"revision {now.get('revision', '')}: {now.get('message', '')}", phase == "Refused")
-    ]
+    phase, revision, words = (str(now.get(key, "")) for key in ("phase", "revision", "message"))
+    words = words if revision in words else f"revision {revision}: {words}"
+    return [Note(f"Rollout{phase}", words, phase == "Refused")]
 
 
 def _scaled(before: Status, after: Status) -> list[Note]:

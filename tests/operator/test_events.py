@@ -168,6 +168,18 @@ def test_trouble_is_a_warning_and_a_count_set_to_zero_is_none():
     assert not stopped.warning
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("all replicas have revision a1", "all replicas have revision a1"),
+        ("spec.paused is true: changes wait", "revision a1: spec.paused is true: changes wait"),
+    ],
+)
+def test_a_rollout_names_its_revision_once(words, told):
+    (note,) = changes(status(), status(rollout={"phase": "Rolling", "revision": "a1", "message": words}))
+    assert note.message == told
+
+
 def test_notes_about_children_name_child_and_field():
     assert "Service drift: spec.selector" in put_back("Service drift", "spec.selector").message
     kept = left_alone("Service drift", ["metadata.labels.theirs (kubectl-label)"])
