@@ -27,6 +27,8 @@ from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.kv_cache import KVCache
+from octavo_engine.scheduling.pace import Pacer
+from octavo_engine.scheduling.policy import make_policy
 from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.tokenizer import Detokenizer, Tokenizer
 
@@ -90,6 +92,7 @@ def assemble(
         detokenizer=lambda request: detokenizer(tokenizer, request),
         eos_ids=eos_ids,
         max_model_len=needs.max_model_len,
+        pacer=Pacer(config.max_decode_slowdown),
     )
     return Assembly(
         engine=engine,
@@ -112,6 +115,7 @@ def build_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         enable_chunked_prefill=config.enable_chunked_prefill,
+        policy=make_policy(config.scheduling_policy, config.scheduling_ageing_seconds),
     )
 
 

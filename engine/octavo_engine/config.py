@@ -10,7 +10,7 @@ import argparse
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self, TypeVar
 
@@ -61,7 +61,25 @@ class EngineConfig:
     enable_chunked_prefill: bool = option(True, "let a long prompt share steps with decodes instead of stalling them")
     max_num_batched_tokens: int = option(2048, "token budget of one step", minimum=1)
     max_num_seqs: int = option(256, "requests that run at once", minimum=1, maximum=4096)
-    scheduling_policy: Literal["fcfs"] = option("fcfs", "order of the queue: first come, first served")
+    scheduling_policy: Literal["fcfs", "cache-aware", "priority"] = option(
+        "fcfs",
+        "order of the queue: first come, first served; the longest cached prefix first; or the lowest number in the"
+        " request's field priority first, which may also take the place of running requests",
+    )
+    scheduling_ageing_seconds: float = option(
+        30.0,
+        "how much later a request may have come than one that it overtakes: for each level of priority, or for a"
+        " longer cached prefix",
+        minimum=0,
+        maximum=86400,
+    )
+    max_decode_slowdown: float = option(
+        1.5,
+        "while one prompt is computed, how many times as long as without it a step with decodes may take; more"
+        " where more prompts wait",
+        minimum=1,
+        maximum=1000,
+    )
     max_waiting_requests: int | None = option(
         None, "requests that may wait before new ones get 429; default: 4 x max-num-seqs", minimum=1
     )
@@ -82,6 +100,10 @@ class EngineConfig:
             raise InvalidConfiguration(
                 f"--no-enable-chunked-prefill computes each prompt in one step: raise --max-num-batched-tokens"
                 f" ({self.max_num_batched_tokens}) to at least --max-model-len ({self.max_model_len})"
+            )
+        if self.scheduling_policy == "cache-aware" and not self.enable_prefix_caching:
+            raise InvalidConfiguration(
+                "--scheduling-policy cache-aware has nothing to go by with --no-enable-prefix-caching; use fcfs"
             )
 
     def length_for(self, max_positions: int) -> int:
@@ -129,8 +151,17 @@ class ServerConfig:
         600.0, "the same for the first step of each kind, in which kernels may be compiled", minimum=0.1
     )
     request_timeout_seconds: float = option(600.0, "longest a request may wait and run", minimum=1, maximum=86400)
+    queue_timeout_seconds: float | None = option(
+        None,
+        "longest a request may wait for its first step before it is sent away with 429; default: no such limit",
+        minimum=0.1,
+        maximum=86400,
+    )
     max_body_bytes: int = option(4 * 1024 * 1024, "longest request body", minimum=1024, maximum=256 * 1024 * 1024)
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")
+    log_decisions: bool = option(
+        False, "write each decision of the scheduler to standard output, one line of JSON with ids and reasons, no text"
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -174,12 +205,15 @@ def _scalar(hint: Any) -> Any:
     return hint
 
 
-def add_flags(parser: argparse.ArgumentParser, config: type[DataclassInstance]) -> None:
-    """Add one flag for each field of `config`, grouped under the class's name."""
+def add_flags(
+    parser: argparse.ArgumentParser, config: type[DataclassInstance], *, without: Collection[str] = ()
+) -> None:
+    """Add one flag for each field of `config` but those `without`, grouped under the class's name."""
     group = parser.add_argument_group(config.__name__.removesuffix("Config").lower())
     hints = typing.get_type_hints(config)
     for item in fields(config):
-        _add_flag(group, item, hints[item.name])
+        if item.name not in without:
+            _add_flag(group, item, hints[item.name])
 
 
 def _add_flag(group: Any, item: Field[Any], hint: Any) -> None:

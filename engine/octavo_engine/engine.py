@@ -6,14 +6,14 @@ import heapq
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.errors import EngineDead, PromptTooLong
 from octavo_engine.output import Answer, Delta, IncrementalText
 from octavo_engine.pulse import Pulse
 from octavo_engine.request import EventKind, FinishReason, Request, Sampled
+from octavo_engine.scheduling.pace import Pacer
 from octavo_engine.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,7 @@ class Recorder(Protocol):
         """A request ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """A delta and the request it belongs to."""
 
     request: Request
@@ -62,9 +61,11 @@ class Engine:
         detokenizer: Callable[[Request], IncrementalText],
         eos_ids: frozenset[int],
         max_model_len: int,
+        pacer: Pacer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
+        self._pacer = pacer  # None: prompts take what the token budget allows
         self._runner = runner
         self._metrics = metrics
         self._detokenizer = detokenizer
@@ -112,7 +113,8 @@ class Engine:
         self._answers[request.id] = Answer(
             request, self._detokenizer(request), eos_ids=self._eos_ids, max_model_len=self.max_model_len
         )
-        heapq.heappush(self._deadlines, (request.deadline, request.id))
+        for deadline in {request.deadline, min(request.deadline, request.queue_deadline)}:
+            heapq.heappush(self._deadlines, (deadline, request.id))
         request.note(self._clock(), EventKind.QUEUED)
         self._scheduler.add(request)
 
@@ -134,7 +136,7 @@ class Engine:
         """Compute one batch. Raises EngineDead when steps fail again and again."""
         started = self._clock()
         expired = list(self._expire(started))
-        batch = self._scheduler.schedule(started)
+        batch = self._scheduler.schedule(started, self._pacer.pace if self._pacer else None)
         self.publish()
         if not batch.slices:
             return expired
@@ -147,14 +149,21 @@ class Engine:
         now = self._clock()
         self._failed_steps = 0
         self._metrics.step(batch, now - started)
+        if self._pacer is not None:
+            self._pacer.observe(batch, now - started)
         outputs = self._update(batch, sampled, now)
         self.publish()
         return expired + outputs
 
     def _expire(self, now: float) -> Iterator[Output]:
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heapq.heappop(self._deadlines)
-            if (output := self.abort(request_id, FinishReason.DEADLINE)) is not None:
+            at, request_id = heapq.heappop(self._deadlines)
+            if (request := self._requests.get(request_id)) is None:
+                continue
+            reason = FinishReason.DEADLINE if at >= request.deadline else FinishReason.QUEUE_DEADLINE
+            if reason is FinishReason.QUEUE_DEADLINE and request.begun:
+                continue
+            if (output := self.abort(request_id, reason)) is not None:
                 yield output
 
     def _update(self, batch: Batch, sampled: Sequence[Sampled], now: float) -> list[Output]:

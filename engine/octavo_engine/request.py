@@ -55,6 +55,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens or the model's window
     ABORT = "abort"  # the client went away, or the server's drain ran out
     DEADLINE = "deadline"  # it waited or ran longer than its deadline
+    QUEUE_DEADLINE = "queue_deadline"  # it waited longer than it may, and no step had begun it
     ERROR = "error"  # an internal failure of this request
 
 
@@ -157,6 +158,7 @@ class Request:
     arrival: float  # seconds, the engine's monotonic clock
     namespace: str = ""  # prefixes are shared within one namespace only
     deadline: float = math.inf  # seconds, the same clock
+    queue_deadline: float = math.inf  # the same; holds until a step has begun it
     priority: int = 0  # under the priority policy the lower number is served first
     rank: tuple[float, int] = (0.0, 0)  # its place in the policy's order, given by the scheduler: the smallest is first
     num_prompt: int = field(init=False)

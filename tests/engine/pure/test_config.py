@@ -56,6 +56,9 @@ def test_values_arrive_typed():
         (["--max-num-seq=3"], "--max-num-seq"),
         (["--tensor-parallel-size=2"], "--tensor-parallel-size"),
         (["--no-enable-chunked-prefill", "--max-model-len=4096"], "raise --max-num-batched-tokens"),
+        (["--scheduling-policy=cache-aware", "--no-enable-prefix-caching"], "--scheduling-policy cache-aware"),
+        (["--scheduling-policy=lifo"], "--scheduling-policy"),
+        (["--max-decode-slowdown=0.5"], "--max-decode-slowdown is 0.5; it must be between 1 and 1000"),
         (["another"], "another"),
     ],
 )

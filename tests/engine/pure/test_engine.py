@@ -83,6 +83,28 @@ class TestEngine:
         assert not parts.engine.has_work
         assert parts.cache.num_used == 0
 
+    def test_who_waits_longer_than_the_queue_allows_is_sent_away_and_who_was_begun_is_not(self):
+        clock = Clock()
+        parts = Scripted(clock=clock, seqs=1)
+        running, waiting = request([20], max_tokens=3), request([30], max_tokens=3)
+        for item in (running, waiting):
+            item.queue_deadline = 5.0
+            parts.engine.add(item)
+        parts.engine.step()
+        clock.now = 4.9
+        assert [output.request for output in parts.engine.step()] == [running]
+        clock.now = 5.0
+        ended = {output.request: output.delta.finish_reason for output in parts.engine.step()}
+        assert ended == {waiting: FinishReason.QUEUE_DEADLINE, running: FinishReason.LENGTH}
+
+    def test_the_deadline_holds_where_the_queue_would_allow_more(self):
+        clock = Clock()
+        parts, item = Scripted(clock=clock), request([20], max_tokens=50)
+        item.deadline, item.queue_deadline = 3.0, 5.0
+        parts.engine.add(item)
+        clock.now = 3.0
+        assert [output.delta.finish_reason for output in parts.engine.step()] == [FinishReason.DEADLINE]
+
     @pytest.mark.parametrize("broken", ["sampling", "text"])
     def test_one_bad_request_harms_no_other(self, broken, caplog):
         parts = Scripted()
