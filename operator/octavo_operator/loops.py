@@ -26,7 +26,7 @@ from octavo_operator.names import Key
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.scaler import Scaler
 from octavo_operator.scraping import Scraper
-from octavo_operator.watched import Watched, sight
+from octavo_operator.watched import SERVICES, Watched, sight
 from octavo_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class Operator:
         identity, seen = sight(watched, body)
         self._heartbeat.told(identity, seen, gone)
         if self._api.store.told(watched.plural, body, gone) and seen.key:
-            self.queue.add(seen.key)
+            self.queue.add(seen.key, urgent=watched == SERVICES)
 
     def trouble(self) -> str | None:
         """For /livez: a stuck event loop, or watches that stay dead."""

@@ -2,12 +2,16 @@
 
 That is what makes events cheap (a hundred of them are one reconcile) and a poisoned resource harmless (its growing
 delay is its own). After a run a key rests for a moment: what it has just written comes back as events, one for each
-object, and one look at all of them is enough. Times come from the event loop's clock.
+object, and one look at all of them is enough. Keys come in the order in which they were added, but one that a person
+waits for has a head start: in a storm, what is newly asked for goes before the echoes of what was done. Times come
+from the event loop's clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -17,6 +21,8 @@ K = TypeVar("K")
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 300.0
 REST_SECONDS = 0.1
+HEAD_START_SECONDS = 5.0
+"""So much later an urgent key may come and still go first; nobody waits longer than that for all of them."""
 
 
 class WorkQueue(Generic[K]):
@@ -29,26 +35,30 @@ class WorkQueue(Generic[K]):
     def __init__(self, waited: Callable[[float], None] = lambda _: None) -> None:
         self._waited = waited
         self._since: dict[K, float] = {}
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
-        self._waiting: set[K] = set()
+        self._ready: asyncio.PriorityQueue[tuple[float, int, K]] = asyncio.PriorityQueue()
+        self._number = itertools.count()
+        self._waiting: dict[K, float] = {}
         self._running: set[K] = set()
-        self._again: set[K] = set()
+        self._again: dict[K, bool] = {}
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, key: K) -> None:
+    def add(self, key: K, urgent: bool = False) -> None:
         """Has `key` worked on soon; during its own run or rest, once more afterwards. A pending retry comes forward."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
         if key in self._running:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting.add(key)
-            self._since[key] = asyncio.get_running_loop().time()
-            self._ready.put_nowait(key)
+            self._again[key] = urgent or self._again.get(key, False)
+            return
+        now = asyncio.get_running_loop().time()
+        turn = now - HEAD_START_SECONDS if urgent else now
+        if turn < self._waiting.get(key, math.inf):
+            self._waiting[key] = turn
+            self._since.setdefault(key, now)
+            self._ready.put_nowait((turn, next(self._number), key))
 
     def add_later(self, key: K, seconds: float) -> None:
         """Has `key` worked on after a delay, unless something adds it before."""
@@ -71,8 +81,10 @@ class WorkQueue(Generic[K]):
     async def run_worker(self, work: Callable[[K], Awaitable[None]]) -> None:
         """Works on keys until cancelled. `work` handles its own errors."""
         while True:
-            key = await self._ready.get()
-            self._waiting.discard(key)
+            turn, _, key = await self._ready.get()
+            if self._waiting.get(key) != turn:
+                continue  # it became urgent, and has had its turn
+            del self._waiting[key]
             self._running.add(key)
             self._waited(asyncio.get_running_loop().time() - self._since.pop(key))
             try:
@@ -83,8 +95,7 @@ class WorkQueue(Generic[K]):
     def _rested(self, key: K) -> None:
         self._running.discard(key)
         if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+            self.add(key, urgent=self._again.pop(key))
 
     def _due(self, key: K) -> None:
         self._timers.pop(key, None)

@@ -133,3 +133,60 @@ async def test_events_of_its_own_writes_are_one_more_run_after_a_rest(monkeypatc
     await drained(queue, work, until=done)
     assert [name for name, _ in runs] == ["a", "other", "a"], "a rest is its own matter"
     assert runs[2][1] - runs[0][1] >= 0.05
+
+
+async def test_what_a_person_waits_for_goes_before_echoes_and_is_done_once():
+    queue, runs, done = WorkQueue(), [], asyncio.Event()
+
+    async def work(key):
+        runs.append(key)
+        if len(runs) == 4:
+            done.set()
+
+    for key in ("echo", "edited", "another echo"):
+        queue.add(key)
+    queue.add("new", urgent=True)
+    queue.add("edited", urgent=True)
+    queue.add("edited", urgent=True)
+    assert len(queue) == 4
+    await drained(queue, work, workers=1, until=done)
+    assert runs == ["new", "edited", "echo", "another echo"]
+    assert queue._ready.empty()
+
+
+async def test_what_waits_for_long_is_not_overtaken_any_more(monkeypatch):
+    monkeypatch.setattr(work_queue, "HEAD_START_SECONDS", 0.01)
+    queue, runs, done = WorkQueue(), [], asyncio.Event()
+
+    async def work(key):
+        runs.append(key)
+        if len(runs) == 2:
+            done.set()
+
+    queue.add("patient")
+    await asyncio.sleep(0.02)
+    queue.add("urgent", urgent=True)
+    await drained(queue, work, workers=1, until=done)
+    assert runs == ["patient", "urgent"]
+
+
+async def test_an_urgent_key_stays_so_during_its_rest(monkeypatch):
+    monkeypatch.setattr(work_queue, "REST_SECONDS", 0.02)
+    queue, runs, done = WorkQueue(), [], asyncio.Event()
+
+    async def work(key):
+        runs.append(key)
+        if len(runs) == 1:
+            queue.add("a", urgent=True)
+            queue.add("a")
+            asyncio.get_running_loop().call_later(0.01, queue.add, "hold")
+        if key == "hold":
+            await asyncio.sleep(0.03)
+        if len(runs) == 1 + 1:
+            queue.add("later")
+        if len(runs) == 4:
+            done.set()
+
+    queue.add("a")
+    await drained(queue, work, workers=1, until=done)
+    assert runs == ["a", "hold", "a", "later"]
