@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,81 @@ def test_metrics_count_what_was_asked_and_not_the_warm_up(server: ServingProcess
     assert float(arrivals.split()[-1]) < server.load()["arrivals_total"]
 
 
-def test_the_timeline_of_an_answer(client: openai.OpenAI, server: ServingProcess) -> None:
-    answer = client.completions.create(model="smollm2", prompt="Hello", max_tokens=1)
-    events = json.loads(server.management(f"/v1/requests/{answer.id}/timeline").text)["events"]
-    assert [event["what"] for event in events][:2] == ["arrived", "admitted"]
+def timeline(server: ServingProcess, name: str) -> dict[str, Any]:
+    reply = server.management(f"/v1/requests/{name}/timeline")
+    assert reply.status_code == 200, reply.text
+    document: dict[str, Any] = reply.json()
+    return document
+
+
+def test_the_timeline_of_an_answer_is_found_by_what_the_client_sees(
+    client: openai.OpenAI, server: ServingProcess
+) -> None:
+    reply = client.completions.with_raw_response.create(model="smollm2", prompt="Hello, my dear", max_tokens=3)
+    document = timeline(server, reply.parse().id)
+    words = [event["what"] for event in document["events"]]
+    assert words == ["arrived", "submitted", "queued", "admitted", "computed", "first_token", "finished"]
+    assert (document["state"], document["why"]) == ("finished", "length")
+    assert document["tokens"]["output"] == 3
+    assert sum(span["seconds"] for span in document["spans"]) == pytest.approx(document["seconds"], abs=0.001)
+    assert timeline(server, reply.headers["x-request-id"]) == document | {
+        "received": pytest.approx(document["received"], abs=0.1)
+    }
+
+
+def test_a_live_request_has_a_timeline(client: openai.OpenAI, server: ServingProcess) -> None:
+    create: Any = client.chat.completions.create
+    with create(
+        model="smollm2", messages=STORY, stream=True, max_tokens=2000, extra_body={"ignore_eos": True}
+    ) as stream:
+        document = timeline(server, next(iter(stream)).id)
+        assert (document["state"], document["spans"][-1]["state"]) == ("decode", "decode")
+    server.until(lambda: timeline(server, document["id"])["why"] == "abort", "its end is told")
+
+
+LONG = " ".join(f"Rule {number}: a fox says {number * 7}." for number in range(40))
+
+
+def streamed_usage(chunks: Any) -> Any:
+    *_, last = list(chunks)
+    return last.usage
+
+
+@pytest.mark.parametrize("route", ["chat", "completions"])
+def test_cached_tokens_are_counted_once_plain_and_streamed(
+    client: openai.OpenAI, server: ServingProcess, route: str
+) -> None:
+    create: Any = client.chat.completions.create if route == "chat" else client.completions.create
+    text = f"{route} {LONG}"
+    asked: Any = {"messages": [{"role": "user", "content": text}]} if route == "chat" else {"prompt": text}
+    asked |= {"model": "smollm2", "max_tokens": 2, "temperature": 0}
+    before = hits(server)
+    cold = create(**asked).usage
+    warm = create(**asked, n=2).usage
+    streamed = streamed_usage(create(**asked, stream=True, stream_options={"include_usage": True}))
+    # At least one token is computed, and blocks are found as a whole.
+    whole = (cold.prompt_tokens - 1) // 16 * 16
+    assert cold.prompt_tokens_details.cached_tokens < 16 * 3  # what the template begins with may be known
+    assert warm.prompt_tokens_details.cached_tokens == whole
+    assert streamed.prompt_tokens_details.cached_tokens == whole
+    assert warm.prompt_tokens == streamed.prompt_tokens == cold.prompt_tokens
+    # Both choices of the second answer looked for the prompt, each once.
+    assert hits(server) - before == cold.prompt_tokens_details.cached_tokens + 3 * whole
+
+
+def hits(server: ServingProcess) -> float:
+    text = server.management("/metrics").text
+    (line,) = (line for line in text.splitlines() if 'cache_tokens_total{model_name="smollm2",result="hit"}' in line)
+    return float(line.split()[-1])
+
+
+def test_a_flush_makes_a_prompt_cold_again(client: openai.OpenAI, server: ServingProcess) -> None:
+    create: Any = client.completions.create
+    asked: Any = {"model": "smollm2", "prompt": f"flush {LONG}", "max_tokens": 2}
+    assert create(**asked).usage.prompt_tokens_details.cached_tokens == 0
+    assert create(**asked).usage.prompt_tokens_details.cached_tokens > 0
+    flushed = server.flush()
+    assert flushed["flushed_blocks"] > 0
+    assert flushed["held_blocks"] == 0
+    assert 'octavo_kv_blocks{model_name="smollm2",state="cached"} 0.0' in server.management("/metrics").text
+    assert create(**asked).usage.prompt_tokens_details.cached_tokens == 0

@@ -255,7 +255,7 @@ def test_a_request_that_fails_inside_gets_500_with_an_id_and_others_go_on(server
     until(lambda: server.engine.arrivals == 1, "the other one arrives")
     doomed = open_stream(server, COMPLETIONS, {"prompt": "doomed", "stream": stream})
     until(lambda: server.engine.arrivals == 2, "both are there")
-    server.model.failing.add(list(server.context.timelines._events)[-1])
+    server.model.failing.add(server.engine.live_requests()[-1].id)
     server.model.gate.set()
     reply = read_all(doomed)
     assert reply.startswith(b"HTTP/1.1 500")
@@ -285,10 +285,11 @@ def test_kept_connections_end_after_a_while(tokenizer: Tokenizer, monkeypatch: p
 
 def test_timelines_tell_what_happened(server: ScriptedServer) -> None:
     answer = server.post(COMPLETIONS, prompt="tell", max_tokens=2).json()
-    timeline = server.context.timelines.find(answer["id"])
+    timeline = server.timeline(answer["id"])
     assert timeline is not None
-    assert [event["what"] for event in timeline] == ["arrived", "admitted", "first_token", "finished"]
-    assert server.context.timelines.find("unknown") is None
+    words = [event.what.value for event in timeline.events]
+    assert words == ["arrived", "submitted", "queued", "admitted", "computed", "first_token", "finished"]
+    assert server.timeline("unknown") is None
 
 
 def test_an_engine_that_fails_again_and_again_ends_and_says_so(server: ScriptedServer) -> None:

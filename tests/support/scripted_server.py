@@ -19,6 +19,8 @@ from octavo_engine.batch import Batch
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine, Runner
 from octavo_engine.engine import Recorder as EngineRecorder
+from octavo_engine.history.recent import History
+from octavo_engine.history.timeline import Timeline
 from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
@@ -63,18 +65,21 @@ class ScriptedModel:
 
 
 class Recorder:
-    """Counts what the engine reports."""
+    """Keeps what the engine reports, and passes it on to the history."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
+        self.history = history
         self.ended: list[Request] = []
         self.rejected: list[RejectReason] = []
 
-    def step(self, batch: Batch, seconds: float) -> None: ...
+    def step(self, batch: Batch, seconds: float) -> None:
+        self.history.step(batch, seconds)
 
     def token(self, request: Request, at: float) -> None: ...
 
     def finished(self, request: Request, at: float) -> None:
         self.ended.append(request)
+        self.history.finished(request, at)
 
 
 def engine_around(model: Runner, tokenizer: Tokenizer, recorder: EngineRecorder, config: EngineConfig) -> Engine:
@@ -100,6 +105,11 @@ class ScriptedServer:
     recorder: Recorder
     call: Callable[[Any], Any]  # runs a coroutine on the server's loop
     listener: Listener
+
+    def timeline(self, name: str) -> Timeline | None:
+        """Of the first request called so, as the management port would tell it."""
+        found = self.recorder.history.find(name, self.engine.live_requests(), time.monotonic())
+        return found[0] if found else None
 
     @property
     def client(self) -> httpx.Client:
@@ -149,7 +159,8 @@ def scripted_server(
 ) -> Iterator[ScriptedServer]:
     """A running server; `engine` are fields of EngineConfig."""
     config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
-    model, recorder = ScriptedModel.of(tokenizer), Recorder()
+    model, history = ScriptedModel.of(tokenizer), History()
+    recorder = Recorder(history)
     async_engine = AsyncEngine(
         engine_around(model, tokenizer, recorder, config),
         max_waiting_requests=max_waiting,
@@ -168,6 +179,7 @@ def scripted_server(
         lifecycle=lifecycle,
         max_body_bytes=64 * 1024,
         on_reject=recorder.rejected.append,
+        on_refused=history.refused,
     )
     async_engine.start()
     lifecycle.serving()

@@ -61,6 +61,11 @@ class ServingProcess:
         answer: dict[str, Any] = self.management("/load").json()
         return answer
 
+    def flush(self) -> dict[str, Any]:
+        """Have the prefix cache forgotten."""
+        answer: dict[str, Any] = httpx.post(self.management_url + "/flush", timeout=DEADLINE_SECONDS).json()
+        return answer
+
     def until(self, condition: Callable[[], object], what: str, seconds: float = DEADLINE_SECONDS) -> None:
         """Wait for something that must happen soon, while the process lives."""
         deadline = time.monotonic() + seconds

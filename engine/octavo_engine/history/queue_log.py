@@ -58,14 +58,16 @@ class QueueLog:
 def wait_lines(events: Sequence[Event], log: QueueLog, end: float) -> list[Event]:
     """The lines of the wait that `events` end with, which lasts until `end`: each with its reason and since when.
 
-    None when they end otherwise. What the scheduler noted for this request alone comes before what the queue waited
-    for. After a preemption the reason of that is what matters, and nothing is added to it.
+    None when they end otherwise, nor for the time in which it is new, which is said already. What the scheduler noted
+    for this request alone comes before what the queue waited for. After a preemption the reason of that is what
+    matters, and nothing is added to it.
     """
     own = _own_reasons(events)
     changes: list[Change] = []
     for (at, reason), until in zip(own, [*(at for at, _ in own[1:]), end], strict=False):
         changes += log.between(at, until) if reason is None else [(at, reason)]
-    return [Event(at, EventKind.WAITING, reason) for at, reason in _shortened(_joined(changes), end)]
+    lines = [Event(at, EventKind.WAITING, reason) for at, reason in _shortened(_joined(changes), end)]
+    return lines[1:] if lines and lines[0].why == WaitReason.NEW else lines
 
 
 def settle(request: Request, log: QueueLog) -> None:

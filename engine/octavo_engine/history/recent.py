@@ -6,7 +6,8 @@ A `Recorder` of the engine. Of a live request nothing is kept here: its own line
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Protocol
 
 from octavo_engine.batch import Batch
 from octavo_engine.history.queue_log import QueueLog, settle, wait_lines
@@ -36,6 +37,8 @@ class History:
         for request in batch.admitted:
             if not request.num_preemptions and request.events[-1].what is EventKind.ADMITTED:
                 settle(request, self.queue)
+            if request.num_missing == 1:
+                request.note_computed(batch.at, batch.at + seconds, 1)
         for piece in reversed(batch.slices):  # single tokens come first, and nearly all of those are decodes
             if piece.count == 1:
                 break
@@ -64,15 +67,37 @@ class History:
         log = self.queue.copy()
         return [self._so_far(request, log, now) for request in requests]
 
+    def find(self, name: str, live: Iterable[Request], now: float) -> list[Timeline]:
+        """The choices of the answer called `name`, the first one first.
+
+        A client may give several requests the same `x-request-id`: then the latest come first.
+        """
+        found = {item.id: item for item in self.ended() if is_called(name, item)}
+        wanted = [request for request in live if is_called(name, request) and request.id not in found]
+        return sorted([*found.values(), *self.live(wanted, now)], key=_place)
+
     def _so_far(self, request: Request, log: QueueLog, now: float) -> Timeline:
         events = request.events.copy()  # the step thread may add to it
         return timeline(request, [*events, *wait_lines(events, log, now)], now)
 
 
-def find(name: str, live: Sequence[Timeline], ended: Sequence[Timeline]) -> list[Timeline]:
-    """The choices of one answer, or one of them: by its id, by the answer's, or by the `x-request-id` of its request.
+class Named(Protocol):
+    """What can be asked for by name."""
 
-    Of several requests with the same `x-request-id`, which a client may choose, all are found.
-    """
-    known = {item.id: item for item in [*reversed(ended), *live]}  # one that has just ended is in both
-    return [item for item in known.values() if name in (item.id, item.id.rpartition("-")[0], item.x_request_id)]
+    @property
+    def id(self) -> str:
+        """The answer's id and the number of the choice: `chatcmpl-...-0`."""
+
+    @property
+    def x_request_id(self) -> str:
+        """Of the HTTP request that it came with."""
+
+
+def is_called(name: str, item: Named) -> bool:
+    """Whether `name` is its own id, its answer's, or that of its HTTP request."""
+    return name in (item.id, item.id.rpartition("-")[0], item.x_request_id)
+
+
+def _place(item: Timeline) -> tuple[float, int]:
+    number = item.id.rpartition("-")[2]
+    return -item.arrival, int(number) if number.isdecimal() else 0

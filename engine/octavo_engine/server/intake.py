@@ -32,6 +32,7 @@ class Caller:
     name: str
     arrival: float
     namespace: str
+    x_request_id: str = ""
 
 
 def chat_prompts(body: ChatBody, tokenizer: Tokenizer, limits: Limits) -> list[list[int]]:
@@ -82,6 +83,7 @@ def make_requests(
             params=_params(body, len(prompt), copy, limits),
             arrival=caller.arrival,
             namespace=caller.namespace,
+            x_request_id=caller.x_request_id,
             deadline=caller.arrival + limits.timeout_seconds,
         )
         for index, prompt in enumerate(prompts)

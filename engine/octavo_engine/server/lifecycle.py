@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -31,6 +32,7 @@ class Lifecycle:
     engine: AsyncEngine | None = None
     startup_seconds: float | None = None
     fault: str | None = None  # why only a restart can help, in words
+    estimate: Callable[[SchedulerStats], float] = lambda _: 0.0  # seconds that the prompts ahead will take
     began: float = field(default_factory=time.monotonic)  # the process, in monotonic seconds
 
     @property
@@ -64,6 +66,7 @@ class Lifecycle:
             "max_num_seqs": self.max_num_seqs,
             "arrivals_total": 0 if engine is None else engine.arrivals,
             "completions_total": 0 if engine is None else engine.completions,
+            "estimated_queue_seconds": self.estimate(stats),
             "oldest_wait_seconds": 0.0 if oldest is None else max(0.0, time.monotonic() - oldest),
             "kv_cache_usage_ratio": stats.kv_usage,
             "startup_seconds": self.startup_seconds,

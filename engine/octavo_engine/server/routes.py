@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from octavo_engine.errors import Draining, Overloaded
+from octavo_engine.request import EventKind
 from octavo_engine.server.answering import Answering
 from octavo_engine.server.answers import ChatForm, CompletionForm, Form, Writer
 from octavo_engine.server.body import read_json
@@ -116,11 +118,16 @@ class Routes:
         context, body, request = self._context, posted.body, posted.request
         writer = Writer(id=f"{kind}-{uuid.uuid4().hex}", model=context.model_name, form=form)
         namespace = "" if context.share_prefixes else request.state.namespace
-        caller = Caller(name=writer.id, arrival=request.state.arrival, namespace=namespace)
+        state = request.state
+        caller = Caller(name=writer.id, arrival=state.arrival, namespace=namespace, x_request_id=state.request_id)
         requests = await posted.work(lambda: make_requests(body, prompts(body), caller, context.limits))
-        context.timelines.add(requests)
         answering = Answering(context.engine, requests, writer, body.n or 1, request.receive)
-        return await answering.stream(include_usage=body.include_usage) if body.stream else await answering.plain()
+        try:
+            return await answering.stream(include_usage=body.include_usage) if body.stream else await answering.plain()
+        except (Overloaded, Draining):
+            if requests[0].events[-1].what is EventKind.REJECTED:  # else it was taken, and dismissed by the drain
+                context.on_refused(requests)
+            raise
 
     def _chat_prompts(self, body: ChatBody) -> list[list[int]]:
         return chat_prompts(body, self._context.tokenizer, self._context.limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,17 +18,20 @@ from octavo_engine.assembly import Assembly, assemble
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.config import ServerConfig, ServeSettings, read_environment
 from octavo_engine.errors import EngineDead, InvalidConfiguration, RequestFailed
+from octavo_engine.history.decisions import DecisionLog
+from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
-from octavo_engine.server.context import Context, Timelines
+from octavo_engine.server.context import Context
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
 from octavo_engine.server.management import build_management_app
+from octavo_engine.server.reporting import Reporting
 from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_stuck
 from octavo_engine.server.startup import StartupReport, spare_the_collector
-from octavo_engine.server.warm_up import Uncounted, warm_up
+from octavo_engine.server.warm_up import warm_up
 from octavo_engine.server.watchdog import Limits as StepLimits
 from octavo_engine.server.watchdog import Watchdog
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
@@ -49,14 +53,16 @@ def serve(
     config, server, imported = settings.engine, settings.server, time.monotonic()
     began = imported if began is None else began
     lifecycle = Lifecycle(model_name=model_name(settings), max_num_seqs=config.max_num_seqs, began=began)
-    registry, timelines, keys = CollectorRegistry(), Timelines(), open_keys(server, environment)
+    registry, history, keys = CollectorRegistry(), History(), open_keys(server, environment)
     metrics = Metrics(registry, model_name=lifecycle.model_name, stats=lifecycle.stats)
+    lifecycle.estimate = metrics.estimated_queue_seconds
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
-    start_management(build_management_app(lifecycle, registry, timelines), management_socket)
+    start_management(build_management_app(lifecycle, registry, history, metrics.flushed), management_socket)
     log.info("management on %s", url_of(management_socket))
 
-    report, recorder = StartupReport(metrics), Uncounted(metrics)
+    decisions = DecisionLog(sys.stdout) if server.log_decisions else None
+    report, recorder = StartupReport(metrics), Reporting(metrics, history, decisions)
     report.phase("imports", imported - began)
     with report.timed("tokenizer"):
         tokenizer = load_tokenizer(config.model, server.chat_template)
@@ -71,7 +77,6 @@ def serve(
         tokenizer=tokenizer,
         assembly=assembly,
         keys=keys,
-        timelines=timelines,
         api_socket=api_socket,
     )
     return asyncio.run(run(parts))
@@ -84,12 +89,11 @@ class Parts:
     settings: ServeSettings
     lifecycle: Lifecycle
     metrics: Metrics
-    recorder: Uncounted
+    recorder: Reporting
     report: StartupReport
     tokenizer: Tokenizer
     assembly: Assembly
     keys: KeyRing
-    timelines: Timelines
     api_socket: socket.socket
 
 
@@ -150,7 +154,7 @@ def start_engine(parts: Parts, stop: Stop) -> AsyncEngine:
         max_waiting_requests=config.queue_limit,
         max_waiting_prompt_tokens=config.max_waiting_prompt_tokens,
         max_prompt_tokens=config.max_prompt_tokens,
-        retry_after=lambda stats: parts.metrics.estimated_queue_seconds(stats) or 1.0,
+        retry_after=parts.metrics.estimated_queue_seconds,
         on_reject=parts.metrics.rejected,
         on_death=died,
     )
@@ -187,8 +191,8 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         lifecycle=parts.lifecycle,
         max_body_bytes=server.max_body_bytes,
         share_prefixes=config.prefix_cache_scope == "server",
-        timelines=parts.timelines,
         on_reject=parts.metrics.rejected,
+        on_refused=parts.recorder.refused,
     )
 
 
