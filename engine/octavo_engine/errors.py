@@ -91,7 +91,8 @@ class PromptTooLong(RequestError):
 
 
 class Overloaded(OctavoError):
-    """The bounded queue is full. `reason` is a RejectReason value; `retry_after` is in whole seconds, at least 1."""
+    """The bounded queue is full, or no place became free in time. `reason` is a RejectReason, or QUEUE_DEADLINE;
+    `retry_after` is in whole seconds, at least 1."""
 
     def __init__(self, message: str, *, reason: str, retry_after: int) -> None:
         super().__init__(message)

@@ -155,7 +155,13 @@ def exchange(server: ScriptedServer, sent: bytes) -> bytes:
 
 @contextmanager
 def scripted_server(
-    tokenizer: Tokenizer, *, keys: KeyRing | None = None, max_waiting: int = 64, timeout: float = 60.0, **engine: Any
+    tokenizer: Tokenizer,
+    *,
+    keys: KeyRing | None = None,
+    max_waiting: int = 64,
+    timeout: float = 60.0,
+    queue_timeout: float = 60.0,
+    **engine: Any,
 ) -> Iterator[ScriptedServer]:
     """A running server; `engine` are fields of EngineConfig."""
     config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
@@ -173,7 +179,12 @@ def scripted_server(
         engine=async_engine,
         tokenizer=tokenizer,
         limits=Limits(
-            max_model_len=WINDOW, max_prompt_tokens=128, vocab_size=tokenizer.vocab_size, timeout_seconds=timeout
+            max_model_len=WINDOW,
+            max_prompt_tokens=128,
+            vocab_size=tokenizer.vocab_size,
+            timeout_seconds=timeout,
+            queue_seconds=queue_timeout,
+            has_priorities=config.scheduling_policy == "priority",
         ),
         keys=keys or KeyRing(()),
         lifecycle=lifecycle,

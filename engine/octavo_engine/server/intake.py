@@ -5,6 +5,7 @@ Everything here may run in a thread; nothing reaches the engine before all of a 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from octavo_engine.errors import PromptTooLong, RequestError
@@ -17,12 +18,14 @@ COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for completions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may be. All in tokens, the timeout in seconds."""
+    """What one request may be. Lengths in tokens, times in seconds."""
 
     max_model_len: int
     max_prompt_tokens: int
     vocab_size: int  # ids the model has embeddings and logits for
     timeout_seconds: float
+    queue_seconds: float = math.inf  # of these, how long it may wait for its first step
+    has_priorities: bool = False  # the scheduling policy goes by them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +88,20 @@ def make_requests(
             namespace=caller.namespace,
             x_request_id=caller.x_request_id,
             deadline=caller.arrival + limits.timeout_seconds,
+            queue_deadline=caller.arrival + limits.queue_seconds,
+            priority=_priority(body, limits),
         )
         for index, prompt in enumerate(prompts)
         for copy in range(copies)
     ]
+
+
+def _priority(body: ChatBody | CompletionBody, limits: Limits) -> int:
+    """Refused, rather than ignored, where it would change nothing."""
+    if body.priority and not limits.has_priorities:
+        message = "priority: this server does not go by priorities (--scheduling-policy priority)"
+        raise RequestError(message, param="priority", code="unsupported_parameter")
+    return body.priority
 
 
 def _params(body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits: Limits) -> SamplingParams:

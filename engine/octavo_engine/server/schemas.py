@@ -15,6 +15,7 @@ from octavo_engine.errors import RequestError
 MAX_CHOICES = 8
 MAX_PROMPTS = 16
 MAX_TOKENS = 2**31 - 1
+MAX_PRIORITY = 1000
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
@@ -98,6 +99,7 @@ class Sampling(Body):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     user: Annotated[str, Field(max_length=512)] | None = None  # accepted for compatibility; nothing depends on it
 
     @model_validator(mode="after")

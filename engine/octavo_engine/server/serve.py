@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import sys
 import time
@@ -181,6 +182,8 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         max_prompt_tokens=config.max_prompt_tokens or assembly.max_model_len,
         vocab_size=assembly.spec.vocab,
         timeout_seconds=server.request_timeout_seconds,
+        queue_seconds=server.queue_timeout_seconds or math.inf,
+        has_priorities=config.scheduling_policy == "priority",
     )
     return Context(
         model_name=parts.lifecycle.model_name,
