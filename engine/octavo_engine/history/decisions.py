@@ -30,9 +30,26 @@ def decisions_of(batch: Batch, before: WaitReason | None) -> Iterator[Decision]:
         yield {"decision": "evict", "blocks": batch.evicted_blocks}
     for request in batch.admitted:
         known, again = request.num_tokens, request.num_preemptions
-        yield {"decision": "admit", "request": request.id, "tokens": known, "cached": _cached(request), "again": again}
+        line = {"decision": "admit", "request": request.id, "tokens": known, "cached": _cached(request), "again": again}
+        yield line | {"waited": _waited(request)}
     if batch.blocked is not before:
         yield {"decision": "wait", "reason": batch.blocked, "before": before}
+
+
+def _waited(request: Request) -> dict[str, float]:
+    """Seconds by reason from when it was first looked at, or was preempted, to its latest admission."""
+    seconds: dict[str, float] = {}
+    end = None
+    for event in reversed(request.events):
+        if end is not None:
+            why = WaitReason.NEW if event.what is EventKind.QUEUED else event.why
+            seconds[why] = round(seconds.get(why, 0.0) + end - event.at, 6)
+            end = event.at
+        if event.what in (EventKind.QUEUED, EventKind.PREEMPTED) and end is not None:
+            break
+        if event.what is EventKind.ADMITTED and end is None:
+            end = event.at
+    return {why: length for why, length in seconds.items() if length}
 
 
 def _cached(request: Request) -> int:
@@ -51,7 +68,8 @@ class DecisionLog:
         self._before: WaitReason | None = None
         self._step = 0
         self._left_out = 0
-        threading.Thread(target=self._write_on, name="octavo-decisions", daemon=True).start()
+        self._writer = threading.Thread(target=self._write_on, name="octavo-decisions", daemon=True)
+        self._writer.start()
 
     def step(self, batch: Batch, seconds: float) -> None:
         """A batch was computed in `seconds`: its decisions were made before."""

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from octavo_engine.request import Event, EventKind, Request, WaitReason
 
 CHANGES_KEPT = 4096
 MAX_WAIT_LINES = 12  # of one wait in a timeline; what changes to and fro more often has one line for each reason
 
-Change = tuple[float, WaitReason]
-"""From when on something is waited for, and what."""
+
+class Change(NamedTuple):
+    """From when on something is waited for, and what."""
+
+    at: float  # seconds, the engine's clock
+    reason: WaitReason
+    by: str = ""  # the request that is waited for
 
 
 class QueueLog:
@@ -49,10 +54,10 @@ class QueueLog:
         found: list[Change] = []
         for at, reason in reversed(self._changes):
             if at < end:
-                found.append((max(at, begin), reason or WaitReason.NEW))
+                found.append(Change(max(at, begin), reason or WaitReason.NEW))
             if at <= begin:
                 return found[::-1]
-        return [(begin, WaitReason.NEW), *found[::-1]]
+        return [Change(begin, WaitReason.NEW), *found[::-1]]
 
 
 def wait_lines(events: Sequence[Event], log: QueueLog, end: float) -> list[Event]:
@@ -62,11 +67,14 @@ def wait_lines(events: Sequence[Event], log: QueueLog, end: float) -> list[Event
     for this request alone comes before what the queue waited for. After a preemption the reason of that is what
     matters, and nothing is added to it.
     """
-    own = _own_reasons(events)
+    own = _own_lines(events)
     changes: list[Change] = []
-    for (at, reason), until in zip(own, [*(at for at, _ in own[1:]), end], strict=False):
-        changes += log.between(at, until) if reason is None else [(at, reason)]
-    lines = [Event(at, EventKind.WAITING, reason) for at, reason in _shortened(_joined(changes), end)]
+    for line, until in zip(own, [*(line.at for line in own[1:]), end], strict=False):
+        if line.why:
+            changes.append(Change(line.at, WaitReason(line.why), line.by))
+        else:
+            changes += log.between(line.at, until)
+    lines = [Event(at, EventKind.WAITING, reason, by) for at, reason, by in _shortened(_joined(changes), end)]
     return lines[1:] if lines and lines[0].why == WaitReason.NEW else lines
 
 
@@ -82,15 +90,14 @@ def settle(request: Request, log: QueueLog) -> None:
         request.events[:] = [*kept, *lines, last]
 
 
-def _own_reasons(events: Sequence[Event]) -> list[tuple[float, WaitReason | None]]:
-    """From when on the last wait was for what reason of this request alone; None: for what the queue waits for."""
-    own: list[tuple[float, WaitReason | None]] = []
+def _own_lines(events: Sequence[Event]) -> list[Event]:
+    """The beginning of the last wait and what was noted in it; without a reason, the queue's holds from there on."""
+    own: list[Event] = []
     for event in reversed(events):
-        if event.what is EventKind.WAITING:
-            own.append((event.at, WaitReason(event.why) if event.why else None))
-        elif event.what is EventKind.QUEUED:
-            return [(event.at, None), *own[::-1]]
-        else:
+        own.append(event)
+        if event.what is EventKind.QUEUED:
+            return own[::-1]
+        if event.what is not EventKind.WAITING:
             break
     return []
 
@@ -99,7 +106,7 @@ def _joined(changes: Iterable[Change]) -> list[Change]:
     """Without changes from a reason to itself."""
     joined: list[Change] = []
     for change in changes:
-        if not joined or joined[-1][1] is not change[1]:
+        if not joined or joined[-1][1:] != change[1:]:
             joined.append(change)
     return joined
 
@@ -109,10 +116,10 @@ def _shortened(changes: list[Change], end: float) -> list[Change]:
     if len(changes) <= MAX_WAIT_LINES:
         return changes
     seconds: dict[WaitReason, float] = {}
-    for (at, reason), until in zip(changes, [*(at for at, _ in changes[1:]), end], strict=True):
-        seconds[reason] = seconds.get(reason, 0.0) + until - at
-    at, lines = changes[0][0], []
+    for change, until in zip(changes, [*(change.at for change in changes[1:]), end], strict=True):
+        seconds[change.reason] = seconds.get(change.reason, 0.0) + until - change.at
+    at, lines = changes[0].at, []
     for reason, length in seconds.items():
-        lines.append((at, reason))
+        lines.append(Change(at, reason))
         at += length
     return lines

@@ -33,7 +33,7 @@ class Span:
     why: str
     began: float
     ended: float
-    by: str = ""  # PREEMPTED: the request that its blocks were taken for
+    by: str = ""  # the request that its blocks were taken for, or that it waits for
     tokens: int = 0  # computed; what is cached, recomputed or generated beside them is told by the counts
     steps: int = 0
 
@@ -146,7 +146,7 @@ def _spans(events: Sequence[Event], now: float, arrival: float) -> Iterator[Span
         lost = line if line.what is EventKind.PREEMPTED else lost if line.what is EventKind.WAITING else None
         for state, why, began, until in _stretch(line, end, spoken, lost):
             if until > began or (line is last and until == end):
-                by, tokens, steps = (lost.by if lost else ""), line.tokens, line.steps
+                by, tokens, steps = (lost or line).by, line.tokens, line.steps
                 counted = (tokens, steps) if state in (State.PREFILL, State.RECOMPUTE) and steps else (0, 0)
                 yield Span(state, why, began - arrival, until - arrival, by, *counted)
 

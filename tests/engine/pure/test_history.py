@@ -6,7 +6,7 @@ import pytest
 
 from octavo_engine.batch import Batch, Slice
 from octavo_engine.history.documents import slowest, timeline_document
-from octavo_engine.history.queue_log import CHANGES_KEPT, MAX_WAIT_LINES, QueueLog
+from octavo_engine.history.queue_log import CHANGES_KEPT, MAX_WAIT_LINES, Change, QueueLog
 from octavo_engine.history.recent import History
 from octavo_engine.history.timeline import State, Timeline
 from octavo_engine.request import (
@@ -162,16 +162,17 @@ def test_a_reason_of_its_own_comes_before_the_queues() -> None:
     life = Life()
     life.queued(101.0)
     life.history.queue.note(101.0, WaitReason.KV_FULL)
-    life.request.note(102.0, EventKind.WAITING, WaitReason.BATCH_FULL)
+    life.request.note(102.0, EventKind.WAITING, WaitReason.PREFIX_PENDING, by="c-0")
     life.request.note(104.0, EventKind.WAITING)
     life.history.queue.note(105.0, WaitReason.TOKEN_BUDGET)
     life.admitted(106.0)
     assert told(life.so_far(106.2))[2:6] == [
         ("waiting", "kv_full", 1.0, 2.0),
-        ("waiting", "batch_full", 2.0, 4.0),
+        ("waiting", "prefix_pending", 2.0, 4.0),
         ("waiting", "kv_full", 4.0, 5.0),
         ("waiting", "token_budget", 5.0, 6.0),
     ]
+    assert [span.by for span in life.so_far(106.2).spans[2:6]] == ["", "c-0", "", ""]
 
 
 def test_a_wait_whose_reason_flutters_has_one_line_for_each_reason() -> None:
@@ -202,7 +203,7 @@ def test_the_log_of_the_queue_is_bounded() -> None:
     for number in range(3 * CHANGES_KEPT):
         log.note(float(number), (WaitReason.KV_FULL, WaitReason.TOKEN_BUDGET)[number % 2])
     assert len(log._changes) == CHANGES_KEPT
-    assert log.between(0.0, 1.0) == [(0.0, WaitReason.NEW)]
+    assert log.between(0.0, 1.0) == [Change(0.0, WaitReason.NEW)]
     log.note(1e6, WaitReason.TOKEN_BUDGET)
     assert log.since == 3 * CHANGES_KEPT - 1  # no change, no line
 
