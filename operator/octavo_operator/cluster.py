@@ -157,8 +157,8 @@ class Cluster:
         """Creates a core/v1 Event."""
         await self._request("POST", paths.path("v1", "events", event["metadata"]["namespace"]), body=event)
 
-    async def execute(self, namespace: str, step: Step, known: bool = False) -> None:
-        """Does one step of a plan.
+    async def execute(self, namespace: str, step: Step, known: bool = False) -> bool:
+        """Does one step of a plan; whether that has changed anything.
 
         Args:
             known: the step rests on what is known without asking.
@@ -170,18 +170,18 @@ class Cluster:
             case MarkVictim():
                 body: Object = {"metadata": {"annotations": {names.DELETION_COST: VICTIM_COST}}}
                 path = paths.of(paths.POD, namespace, step.pod)
-                self._learn(paths.POD, await self._request("PATCH", path, body=body, content=_MERGE_PATCH))
+                return self._learn(paths.POD, await self._request("PATCH", path, body=body, content=_MERGE_PATCH))
             case Create():
                 kind = _kind(step.manifest)
                 path = paths.of(kind, namespace)
                 answer = await self._request("POST", path, body=step.manifest, fieldManager=names.FIELD_MANAGER)
-                self._learn(kind, answer)
+                return self._learn(kind, answer)
             case Delete():
-                await self._delete(namespace, step)
+                return await self._delete(namespace, step)
             case Apply():
-                await self._apply(step, known)
+                return await self._apply(step, known)
 
-    async def _apply(self, step: Apply, known: bool) -> None:
+    async def _apply(self, step: Apply, known: bool) -> bool:
         """Fields of others are taken over only on an object known to be ours; no other is touched by a creation."""
         head = step.manifest["metadata"]
         if step.uid is None:
@@ -192,20 +192,20 @@ class Cluster:
         path = paths.of(_kind(manifest), head["namespace"], head["name"])
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if step.uid else "false"}
         answer = await self._request("PATCH", path, body=manifest, content=_APPLY_PATCH, **query)
-        self._learn(_kind(manifest), answer)
+        return self._learn(_kind(manifest), answer)
 
-    async def _delete(self, namespace: str, step: Delete) -> None:
+    async def _delete(self, namespace: str, step: Delete) -> bool:
         """With what it owns; an object that is gone, or another of its name, is none of our business."""
         body = {"preconditions": {"uid": step.uid}, "propagationPolicy": "Background"}
         with suppress(Missing, Conflict):
             answer = await self._request("DELETE", paths.of(step.kind, namespace, step.name), body=body)
             if answer.get("kind") != "Status":  # others have a hold on it: it goes later
-                self._learn(step.kind, answer)
-                return
+                return self._learn(step.kind, answer)
         self.store.end(step.uid)
+        return True
 
-    def _learn(self, kind: Kind, answer: Object) -> None:
-        self.store.put(paths.plural(kind), answer)
+    def _learn(self, kind: Kind, answer: Object) -> bool:
+        return self.store.put(paths.plural(kind), answer)
 
     async def write_status(self, resource: Object, status: Object, known: bool = False) -> None:
         """Replaces our fields of the status subresource; spec, labels and annotations are out of its reach.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from octavo_operator import desired, notes, status
@@ -30,6 +31,10 @@ Object = dict[str, Any]
 
 BLOCKED_SECONDS = 10.0
 """Objects of others are not watched: nothing tells when one that is in the way goes."""
+AT_ONCE = 0.0
+"""The event of an own write tells nothing new any more: what follows from the write is looked for without it."""
+FIRST_WORDS_SECONDS = 0.5
+"""Children that were just made have said nothing yet: status waits for their first words, at most this long."""
 SILENT_SECONDS, TOLD_SECONDS = 5.0, 30.0
 """Events are not watched either: nothing tells when one says at last what a pod waits for, or says something else."""
 
@@ -40,7 +45,7 @@ class Api(Protocol):
     async def known(self, key: Key) -> Observed | None: ...  # noqa: D102
     async def service(self, key: Key) -> Object | None: ...  # noqa: D102
     async def observe(self, resource: Object) -> Observed: ...  # noqa: D102
-    async def execute(self, namespace: str, step: Step, known: bool = False) -> None: ...  # noqa: D102
+    async def execute(self, namespace: str, step: Step, known: bool = False) -> bool: ...  # noqa: D102
     async def write_status(self, resource: Object, status: Object, known: bool = False) -> None: ...  # noqa: D102
     def doubt(self, key: Key) -> None: ...  # noqa: D102
 
@@ -49,6 +54,18 @@ class Teller(Protocol):
     """What `events.Recorder` offers."""
 
     async def tell(self, resource: Object, notes: Iterable[Note]) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a plan's steps.
+
+    Attributes:
+        changed: one of them has changed something, so that the next look finds something else.
+    """
+
+    changed: bool
+    failures: list[ApiError]
 
 
 class Reconciler:
@@ -108,6 +125,7 @@ class Reconciler:
             Conflict, Missing: where it `is_known`, also when it is behind.
         """
         resource, spec = observed.resource, read_spec(observed.resource)
+        new = key not in self._scaler.known() and not any(observed.children.values())
         telemetry = self._scaler.observe(key, spec, observed)
         rollout = rollouts.decide(spec, observed, self._defaults.image)
         children = desired.children(
@@ -116,17 +134,19 @@ class Reconciler:
             monitoring=observed.monitoring_available,
         )
         plan = make_plan(observed, children, telemetry.victim, spec.paused)
-        failures = await self._execute(key, plan, resource if is_known else None)
-        blocked = (*plan.blocked, *(_as_cause(error) for error in failures))
+        done = await self._execute(key, plan, resource if is_known else None)
+        blocked = (*plan.blocked, *(_as_cause(error) for error in done.failures))
         if blocked:
             self._api.doubt(key)  # objects of others are not watched, and a write without answer may have been done
+        elif new and plan.steps:
+            return FIRST_WORDS_SECONDS
         wanted = status.describe(spec, observed, rollout, telemetry, blocked, now=self._now())
         await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
-        if failures:
-            raise failures[0]
-        return _look_again(plan, observed)
+        if done.failures:
+            raise done.failures[0]
+        return AT_ONCE if done.changed else _look_again(plan, observed)
 
-    async def _execute(self, key: Key, plan: Plan, known: Object | None) -> list[ApiError]:
+    async def _execute(self, key: Key, plan: Plan, known: Object | None) -> Done:
         """Does every step; one that fails stops none of the others.
 
         Args:
@@ -137,14 +157,14 @@ class Reconciler:
         """
         if known and plan.steps:
             await self._confirm(key, known)
-        failures: list[ApiError] = []
+        ended: list[bool | ApiError] = []
         for stage in plan.stages:
-            ended = await asyncio.gather(*(self._do(key, step, known is not None) for step in stage))
-            failures += [error for error in ended if error]
+            ended += await asyncio.gather(*(self._do(key, step, known is not None) for step in stage))
+        failures = [result for result in ended if isinstance(result, ApiError)]
         for error in failures:
             if known and isinstance(error, Conflict | Missing):
                 raise error
-        return failures
+        return Done(True in ended, failures)
 
     async def _confirm(self, key: Key, known: Object) -> None:
         """That the spec is the present one is asked before anything is changed: no child's version tells."""
@@ -152,13 +172,12 @@ class Reconciler:
         if current is None or current["metadata"].get("resourceVersion") != known["metadata"].get("resourceVersion"):
             raise Conflict(f"InferenceService {key} has changed")
 
-    async def _do(self, key: Key, step: Step, is_known: bool) -> ApiError | None:
+    async def _do(self, key: Key, step: Step, is_known: bool) -> bool | ApiError:
         log.info("%s: %s", key, step.reason)
         try:
-            await self._api.execute(key.namespace, step, is_known)
+            return await self._api.execute(key.namespace, step, is_known)
         except ApiError as error:
             return error
-        return None
 
     async def _stand_still(self, resource: Object, error: SpecError | Refused) -> None:
         reason = "SpecUnreadable" if isinstance(error, SpecError) else _as_cause(error).reason

@@ -85,10 +85,10 @@ class Store:
         self._drop(key, (plural, head["name"]))
         return True
 
-    def put(self, plural: str, body: Object) -> None:
-        """Takes note of an object as an answer has shown it."""
-        if key := family_of(plural, body):
-            self._put(key, plural, body)
+    def put(self, plural: str, body: Object) -> bool:
+        """Takes note of an object as an answer has shown it; whether that was not known yet."""
+        key = family_of(plural, body)
+        return key is not None and self._put(key, plural, body)
 
     def end(self, uid: str) -> None:
         """Takes note that the API server has removed an object."""

@@ -242,8 +242,9 @@ async def test_a_service_that_was_listed_is_known_without_a_request():
 async def test_the_answer_to_a_write_is_known_at_once():
     wanted = sealed(service(resource()))
     status = stored(resource(), version="9") | {"status": {"replicas": 1}}
-    made = await filled(Response(stored(wanted, "8", "u1"), 201), Response(status), NO_MONITORS)
-    await made.execute("team", Apply(wanted, "absent"), known=True)
+    made = await filled(*[Response(stored(wanted, "8", "u1"))] * 2, Response(status), NO_MONITORS)
+    assert await made.execute("team", Apply(wanted, "absent"), known=True)
+    assert not await made.execute("team", Apply(wanted, "drifted", uid="u1"), known=True), "it was so already"
     await made.write_status(stored(resource()), {"replicas": 1}, known=True)
     seen = await made.known(KEY)
     assert seen.children[SERVICE]["metadata"]["resourceVersion"] == "8"

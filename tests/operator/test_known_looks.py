@@ -1,5 +1,6 @@
 """Looks at what is known without asking: they cost no request, and one that is behind does no harm."""
 
+import asyncio
 import copy
 import dataclasses
 import random
@@ -9,6 +10,7 @@ import pytest
 from octavo_operator.errors import Conflict, Missing, Retryable
 from octavo_operator.manifests import CONFIG_MAP, DEPLOYMENT, SERVICE
 from octavo_operator.observed import Outcome, Purpose
+from octavo_operator.reconcile import AT_ONCE
 from operator_samples import pod, resource
 from operator_world import KEY, World
 
@@ -44,6 +46,24 @@ async def test_a_known_service_comes_to_the_same_as_one_that_is_asked_for():
     assert known.cluster.asked == 0
     assert known.cluster.children == asked.cluster.children
     assert known.cluster.resource == asked.cluster.resource
+
+
+async def test_what_follows_from_a_write_is_looked_for_without_its_event():
+    world = await remembering()
+    world.change(replicas=3)
+    assert "Deployment" in await world.reconcile()
+    assert world.look_again == AT_ONCE
+    await world.settle()
+    assert world.look_again is None
+
+
+async def test_a_write_that_changes_nothing_is_not_followed_by_another():
+    """An API server that writes a field in another way would else be asked to change it for ever."""
+    world = await remembering()
+    world.cluster.children[DEPLOYMENT]["spec"]["replicas"] = 7
+    world.cluster.execute = lambda *step: asyncio.sleep(0, False)
+    await world.reconcile()
+    assert world.look_again is None
 
 
 async def test_a_write_for_an_old_spec_is_not_done():

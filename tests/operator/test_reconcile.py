@@ -9,18 +9,31 @@ from octavo_operator.autoscaling import Load
 from octavo_operator.checkpoint import Progress
 from octavo_operator.errors import Conflict, Refused, Retryable
 from octavo_operator.manifests import DEPLOYMENT, SERVICE
+from octavo_operator.reconcile import FIRST_WORDS_SECONDS
 from operator_samples import pod, resource
 from operator_world import KEY, World
 
 CHILDREN = {"ServiceAccount", "NetworkPolicy", "Deployment", "Service", "PodDisruptionBudget", "ConfigMap"}
 
 
-async def test_a_new_service_gets_its_children_and_a_status():
+async def test_a_new_service_gets_its_children_and_then_a_status_of_what_they_say():
     world = World(resource())
     assert await world.reconcile() == [
-        *("ServiceAccount", "NetworkPolicy", "Deployment", "Service", "PodDisruptionBudget", "ConfigMap", "status")
+        *("ServiceAccount", "NetworkPolicy", "Deployment", "Service", "PodDisruptionBudget", "ConfigMap")
     ]
-    assert world.cluster.conditions()["Reconciling"]["reason"] == "Creating"
+    assert world.look_again == FIRST_WORDS_SECONDS, "and if they say nothing, that is told"
+    assert await world.reconcile() == ["status"]
+    assert world.cluster.conditions()["Reconciling"]["reason"] == "RollingOut"
+    assert [event["reason"] for event in world.cluster.events] == ["RolloutRolling"]
+
+
+@pytest.mark.parametrize("failing", ["Service", "Deployment"])
+async def test_what_keeps_a_new_service_from_its_children_is_told_at_once(failing):
+    world = World(resource())
+    world.cluster.failing[failing] = Refused("invalid", 422)
+    with pytest.raises(Refused):
+        await world.reconcile()
+    assert world.cluster.conditions()["Stalled"]["reason"] == "ApplyRefused"
 
 
 async def test_a_steady_service_costs_no_write():

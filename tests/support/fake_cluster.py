@@ -96,7 +96,12 @@ class FakeCluster:
         live["metadata"]["resourceVersion"] = digest
         return live
 
-    async def execute(self, namespace: str, step: Step, known: bool = False) -> None:
+    async def execute(self, namespace: str, step: Step, known: bool = False) -> bool:
+        before = len(self.writes)
+        self._do(step, known)
+        return len(self.writes) > before
+
+    def _do(self, step: Step, known: bool) -> None:
         match step:
             case MarkVictim():
                 self._write(f"mark {step.pod}")

@@ -45,6 +45,7 @@ class World:
         self.loads = FakeLoads()
         self.defaults: Defaults = DEFAULTS
         self.now = 0.0
+        self.look_again: float | None = None
         self.restart_operator()
 
     def restart_operator(self) -> None:
@@ -57,7 +58,7 @@ class World:
     async def reconcile(self) -> list[str]:
         """One reconcile; what it wrote."""
         self.cluster.writes.clear()
-        await self.reconciler.reconcile(KEY)
+        self.look_again = await self.reconciler.reconcile(KEY)
         return self.cluster.writes
 
     async def settle(self) -> None:
