@@ -18,6 +18,7 @@ USAGE = """\
 usage: octavo serve MODEL [options]                 serve a model over the OpenAI API
        octavo fetch SOURCE DIRECTORY [options]      fetch a model: hf://, s3://, gs://, https://, oci://
        octavo preflight [options] -- MODEL [...]    check a model and the arguments of serve without loading it
+       octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
        octavo COMMAND --help                        all options
        octavo --version
 """
@@ -33,12 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     match command:
-        case "serve":
-            return _reporting(_serve, rest[:-1])
-        case "fetch":
-            return _reporting(_fetch, rest[:-1])
-        case "preflight":
-            return _reporting(_preflight, rest[:-1])
+        case "serve" | "fetch" | "preflight" | "plan":
+            commands = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan}
+            return _reporting(commands[command], rest[:-1])
         case "--version":
             print(f"octavo {__version__}")  # noqa: T201
             return 0
@@ -98,6 +96,17 @@ def _preflight(arguments: Sequence[str]) -> int:
     found = preflight(settings)
     _succeed({"revision": found.revision, "bytes": found.total_bytes, "files": found.files})
     return 0
+
+
+def _plan(arguments: Sequence[str]) -> int:
+    from octavo_engine.plan.command import plan  # noqa: PLC0415
+    from octavo_engine.plan.settings import PlanSettings  # noqa: PLC0415
+
+    settings = PlanSettings.parse(arguments)
+    _log_to_stderr("warning")
+    text, fits = plan(settings)
+    print(text)  # noqa: T201
+    return 0 if fits else CANNOT_WORK
 
 
 def _succeed(facts: dict[str, str | int]) -> None:

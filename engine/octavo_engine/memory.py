@@ -161,7 +161,8 @@ class HostRoom:
 
     def _remedy(self, needs: Needs, spare: int) -> str:
         enough = needs.weights + needs.activations + needs.least_bytes + HOST_RUNTIME_BYTES
-        return _shorter(needs, spare, f"raise it to {enough / GIB:.2f} GiB", "choose a smaller model")
+        verb = "raise it to" if self._usable == self.limit else "stop others until they leave"
+        return _shorter(needs, spare, f"{verb} {enough / GIB:.2f} GiB", "choose a smaller model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,22 +10,24 @@ from octavo_engine.fetch import location, snapshot, sources
 from octavo_engine.fetch.command import FIRST_CONTACT_SECONDS
 from octavo_engine.fetch.remote import Changed
 from octavo_engine.fetch.retry import Patience
+from octavo_engine.fetch.settings import SourceConfig
 from octavo_engine.memory import HostRoom, plan_cache
 from octavo_engine.model.costs import needs_of, width_of
 from octavo_engine.model.parameters import check_tensors, parameters_of
 from octavo_engine.preflight.checkpoint import Checkpoint, look_at_path, look_at_source
-from octavo_engine.preflight.settings import PreflightConfig, PreflightSettings
+from octavo_engine.preflight.settings import PreflightSettings
 
 
 def preflight(settings: PreflightSettings) -> Checkpoint:
     """The checkpoint, if it can be served as asked; raises the StartupError that serving it would end with."""
     config = settings.config
-    found = _look_at_source(config) if config.source else look_at_path(settings.serve.engine.model)
+    found = look_at_address(config) if config.source else look_at_path(settings.serve.engine.model)
     check(found, settings.serve.engine, memory_bytes=config.memory_bytes)
     return found
 
 
-def _look_at_source(config: PreflightConfig) -> Checkpoint:
+def look_at_address(config: SourceConfig) -> Checkpoint:
+    """The checkpoint at a source, by its headers; raises StartupError."""
     place, patience = location.parse(config.source), Patience(FIRST_CONTACT_SECONDS)
     with contextlib.closing(sources.open_source(place, config.access)) as source:
         try:

@@ -1,0 +1,45 @@
+"""The device to plan for: one of the table, or the processor here with its container's limit. Loads torch for that."""
+
+from __future__ import annotations
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.devices import Device
+from octavo_engine.memory import DeviceRoom, HostRoom
+from octavo_engine.plan.estimate import Target
+from octavo_engine.plan.settings import PlanConfig
+from octavo_engine.roofline import Machine
+from octavo_engine.runtime import host
+
+
+def device_target(device: Device, config: PlanConfig, engine: EngineConfig, *, width: int) -> Target:
+    """An accelerator, with products of weights of `width` bytes."""
+    memory = config.memory_bytes or device.memory_bytes
+    room = DeviceRoom(
+        total=memory,
+        utilization=engine.gpu_memory_utilization,
+        others=config.held_by_others,
+        wanted=engine.kv_cache_memory_bytes,
+    )
+    return Target(
+        machine=device.machine(width), memory_bytes=memory, room=room, on_host=False, fp8_flops=device.fp8_flops
+    )
+
+
+def host_target(config: PlanConfig, engine: EngineConfig, *, dtype: str) -> Target:
+    """This processor, with a container of `--memory-bytes` or with this one's limit."""
+    limit = config.memory_bytes or host.memory_limit()
+    left = None if config.memory_bytes else host.memory_left()
+    if config.held_by_others:
+        left = limit - config.held_by_others
+    room = HostRoom(limit=limit, wanted=engine.kv_cache_memory_bytes, left_by_others=left)
+    machine = _machine_here(engine.threads, dtype, anew=config.measure)
+    return Target(machine=machine, memory_bytes=limit, room=room, on_host=True)
+
+
+def _machine_here(threads: int | None, dtype: str, *, anew: bool) -> Machine:
+    import torch  # noqa: PLC0415 (plans for accelerators do without)
+
+    from octavo_engine.runtime.measurement import machine_of  # noqa: PLC0415
+
+    torch.set_num_threads(threads or host.cpu_limit())
+    return machine_of(torch.device("cpu"), getattr(torch, dtype), anew=anew)
