@@ -15,7 +15,7 @@ CLUSTER_TESTS := bash -c '$(PYTEST) -n 4 --dist loadfile -m "not soak and not al
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
-.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-autoscaling venv cluster cluster-down
+.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-autoscaling venv cluster cluster-down
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -59,6 +59,13 @@ requirements: $(UV) ## Resolve the pinned requirements again
 
 bench: venv ## Compare with transformers on this machine, side by side
 	$(BIN)/python benchmarks/side_by_side.py
+
+bench-cpu: venv ## Compare with vLLM on this machine's processors, under its own load client (20 minutes; goes on where it stopped)
+	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python -m cpu_figures $(ARGS)
+
+bench-why: venv ## Measure why blocks and continuous batching: one pool, used in three ways; writes docs/WHY_PAGING.md's table and picture
+	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python -m why_paging \
+		--document docs/WHY_PAGING.md --picture docs/why_paging.svg $(ARGS)
 
 bench-autoscaling: venv ## Compare scaling policies in virtual time; writes the table and picture of docs/AUTOSCALING.md
 	PYTHONPATH=operator:benchmarks/autoscaling $(BIN)/python -m serving_simulation \

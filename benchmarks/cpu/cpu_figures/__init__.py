@@ -1,0 +1,1 @@
+"""Octavo beside its peers on this machine's processors: `make bench-cpu`."""

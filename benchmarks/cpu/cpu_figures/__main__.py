@@ -1,0 +1,110 @@
+"""Octavo beside vLLM and transformers on this machine's processors: `make bench-cpu`.
+
+    PYTHONPATH=engine:benchmarks:benchmarks/cpu python -m cpu_figures [--quick] [--fresh] [--document FILE]
+
+Peers are installed, and what was measured is kept, so that a second run goes on where the first one was stopped. The
+exit code is 1 when a goal's lower bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import report
+from checkpoint import smollm2
+
+import octavo_engine
+import published
+from octavo_engine.model.costs import cost_of
+from octavo_engine.model.spec import read_spec
+
+from . import direct, limits, loads, peers, picture, servers
+from .outcome import Outcome
+from .results import Kept
+from .run import Contender, Plan, Run, identity_of
+
+
+def main() -> int:
+    """Measure what is missing, print the tables, write JSON and the picture."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end with us
+    if options.fresh:
+        shutil.rmtree(options.folder, ignore_errors=True)
+    outcome = _measured(options)
+    print(outcome.text())
+    _write(options, outcome)
+    return 0 if all(goal.verdict != "short" for goal in outcome.goals()) else 1
+
+
+def _measured(options: argparse.Namespace) -> Outcome:
+    model, vllm, kept = smollm2(), peers.prepare(peers.VLLM, say) / "vllm", Kept(options.folder / "cells")
+    machine = report.machine(options.threads) | {"peer": " ".join(peers.VLLM.packages)}
+    if machine["load_average_before"] > machine["cores"] / 2:
+        say(f"the machine is busy (load average {machine['load_average_before']}): figures will be low and uneven")
+    limit_key = {"what": "limits", "cpu": machine["cpu"], "threads": options.threads}
+    limit = limits.Limits(**kept.get_or(limit_key, lambda: limits.measure(options.threads)))
+    plan = _plan(options, model, vllm)
+    run = Run(plan, kept, say)
+    run.measure()
+    return Outcome(
+        machine=machine,
+        limits=limit,
+        cost=cost_of(read_spec(str(model)), width=2),
+        figures={contender.name: run.figures(contender) for contender in plan.contenders},
+        starts={contender.name: run.start(contender) for contender in plan.contenders},
+        generate={} if options.quick else direct.measure(model, options.threads, kept, say),
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="cpu_figures", description="Octavo beside its peers on this machine.")
+    parser.add_argument("--quick", action="store_true", help="one round of short loads: does everything run?")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each load is run (default: 2)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all processors")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--folder", type=Path, default=Path("build/bench-cpu"), help="where cells are kept")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default: figures.json in the folder")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="default: figures.svg in the folder")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="also put the tables between this file's marks")
+    return parser.parse_args()
+
+
+def _plan(options: argparse.Namespace, model: Path, vllm: Path) -> Plan:
+    sources = Path(octavo_engine.__file__).parent
+    cache = peers.cache_folder() / "benchmarks" / "vllm-cache"
+    return Plan(
+        contenders=(
+            Contender(servers.vllm(vllm, model, options.threads, cache), peers.VLLM.key),
+            Contender(servers.octavo(model, options.threads), identity_of(sources)),
+        ),
+        loads=loads.QUICK if options.quick else loads.FULL,
+        rounds=1 if options.quick else options.rounds,
+        threads=options.threads,
+        client=vllm,
+        tokenizer=model,
+    )
+
+
+def _write(options: argparse.Namespace, outcome: Outcome) -> None:
+    place = options.json or options.folder / "figures.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(outcome.document(), indent=2) + "\n", encoding="utf-8")
+    picture.draw(outcome.figures, options.picture or options.folder / "figures.svg")
+    if options.document:
+        published.put(options.document, "bench-cpu", outcome.text())
+
+
+def say(text: str) -> None:
+    """Progress, apart from the result."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,72 @@
+"""What this machine can do at best, in a process of its own: how fast it reads memory and how fast it multiplies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+READ_BYTES = 512 << 20
+TRIALS = 7
+# (rows, inputs, outputs): one large square, and the widest product of the measured model.
+SHAPES = ((2048, 2048, 2048), (1024, 576, 3072), (1024, 1536, 576))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rates a second, each the best of several trials."""
+
+    read_bytes: float
+    matmul_flops: float  # the faster of torch's (oneDNN) and our own products, over several shapes
+    register_flops: float  # products of operands that never leave the registers: out of reach, and a scale
+
+
+def measure(threads: int) -> dict[str, Any]:
+    """`Limits` as a dictionary. Raises RuntimeError where the processor lacks our kernels."""
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as pool:
+        limits: Limits = pool.apply(_measure, (threads,))
+    return asdict(limits)
+
+
+def _measure(threads: int) -> Limits:
+    import torch  # noqa: PLC0415 (only in the child)
+
+    from octavo_engine.kernels.cpu import rates  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    return Limits(
+        read_bytes=max(rates.read_rate(threads, READ_BYTES) for _ in range(2)),
+        matmul_flops=max(max(_onednn(*shape), _ours(*shape)) for shape in SHAPES),
+        register_flops=rates.product_rate(torch.bfloat16, threads),
+    )
+
+
+def _onednn(rows: int, inputs: int, outputs: int) -> float:
+    import torch  # noqa: PLC0415
+
+    x, weight = torch.randn(rows, inputs).bfloat16(), torch.randn(outputs, inputs).bfloat16()
+    return 2 * rows * inputs * outputs / _best(lambda: torch.nn.functional.linear(x, weight))
+
+
+def _ours(rows: int, inputs: int, outputs: int) -> float:
+    import torch  # noqa: PLC0415
+
+    from octavo_engine.kernels.linear import choose_linear  # noqa: PLC0415
+
+    x, weight = torch.randn(rows, inputs).bfloat16(), torch.randn(outputs, inputs).bfloat16()
+    product = choose_linear(torch.bfloat16, torch.device("cpu")).projection(weight, None)
+    return 2 * rows * inputs * outputs / _best(lambda: product(x))
+
+
+def _best(run: Callable[[], object]) -> float:
+    """Seconds of the fastest trial."""
+    run()
+    times = []
+    for _ in range(TRIALS):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)

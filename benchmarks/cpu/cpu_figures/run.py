@@ -1,0 +1,152 @@
+"""Measures what is not kept yet. The servers take turns in each round, and one is stopped while another is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import client
+from .loads import Load
+from .results import Figures, Kept, Start, middle
+from .servers import Recipe, Server
+
+WARM_UPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server to measure. `identity` changes with anything that could change its figures."""
+
+    recipe: Recipe
+    identity: str
+
+    @property
+    def name(self) -> str:
+        """As in tables."""
+        return self.recipe.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured: every load on every contender, `rounds` times."""
+
+    contenders: Sequence[Contender]
+    loads: Sequence[Load]
+    rounds: int
+    threads: int
+    client: Path  # the program `vllm`
+    tokenizer: Path
+
+    def start_key(self, contender: Contender) -> dict[str, Any]:
+        """Of a contender's start."""
+        return {"what": "start", "server": contender.name, "identity": contender.identity, "threads": self.threads}
+
+    def load_key(self, contender: Contender, load: Load, number: int) -> dict[str, Any]:
+        """Of one run."""
+        return self.start_key(contender) | {"what": "load", "load": asdict(load), "round": number}
+
+
+class Run:
+    """A plan in progress."""
+
+    def __init__(self, plan: Plan, kept: Kept, say: Callable[[str], None]) -> None:
+        self._plan, self._kept, self._say = plan, kept, say
+
+    def measure(self) -> None:
+        """Everything that is missing; raises RuntimeError or ClientFailed, and keeps what was measured before."""
+        with ExitStack() as stack:
+            servers = {
+                contender.name: self._start(stack, contender)
+                for contender in self._plan.contenders
+                if self._misses(contender)
+            }
+            for number in range(self._plan.rounds):
+                for load in self._plan.loads:
+                    for contender in self._plan.contenders:
+                        if self._kept.find(self._plan.load_key(contender, load, number)) is None:
+                            self._ask(servers[contender.name], contender, load, number)
+            for contender in self._plan.contenders:
+                if contender.name in servers:
+                    self._weigh(servers[contender.name], contender)
+
+    def figures(self, contender: Contender) -> dict[str, Figures]:
+        """The medians, by load."""
+        found: dict[str, Figures] = {}
+        for load in self._plan.loads:
+            keys = (self._plan.load_key(contender, load, number) for number in range(self._plan.rounds))
+            runs = [value for value in map(self._kept.find, keys) if value is not None]
+            found[load.name] = middle(Figures(**value) for value in runs)
+        return found
+
+    def start(self, contender: Contender) -> Start:
+        """How it started, and how large it became."""
+        value = self._kept.find(self._plan.start_key(contender))
+        assert value is not None, "measure first"
+        return Start(**value)
+
+    def _misses(self, contender: Contender) -> bool:
+        keys = [
+            self._plan.load_key(contender, load, number)
+            for load in self._plan.loads
+            for number in range(self._plan.rounds)
+        ]
+        return any(self._kept.find(key) is None for key in (self._plan.start_key(contender), *keys))
+
+    def _start(self, stack: ExitStack, contender: Contender) -> Server:
+        """Alone: those that were started before are stopped by now."""
+        self._say(f"starting {contender.name}")
+        server = stack.enter_context(Server(contender.recipe))
+        start = Start(server.ready_seconds, server.memory())
+        self._kept.keep(self._plan.start_key(contender), asdict(start))
+        self._say(f"{contender.name} is ready after {start.ready_seconds:.1f} s, {start.ready_bytes / 1e9:.2f} GB")
+        for _ in range(WARM_UPS):
+            _ask_once(server.port)
+        server.pause()
+        return server
+
+    def _ask(self, server: Server, contender: Contender, load: Load, number: int) -> None:
+        server.resume()
+        try:
+            found = client.ask(
+                self._plan.client, load, port=server.port, tokenizer=self._plan.tokenizer, seed=number + 1
+            )
+        except client.ClientFailed as error:
+            raise client.ClientFailed(f"{contender.name}, {load.name}: {error}\n{server.log()}") from None
+        finally:
+            server.pause()
+        self._kept.keep(self._plan.load_key(contender, load, number), asdict(found))
+        self._say(
+            f"round {number + 1}, {load.name}, {contender.name}: {found.tokens_per_second:.0f} tokens/s, first token"
+            f" {found.ttft_mean * 1e3:.0f} ms, between tokens {found.itl_median * 1e3:.1f} ms"
+        )
+
+    def _weigh(self, server: Server, contender: Contender) -> None:
+        start = replace(self.start(contender), loaded_bytes=server.memory())
+        self._kept.keep(self._plan.start_key(contender), asdict(start))
+
+
+def _ask_once(port: int) -> None:
+    """A short answer, so that what is lazy has been done."""
+    body = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as reply:  # noqa: S310 (a server of our own)
+        reply.read()
+
+
+def identity_of(folder: Path) -> str:
+    """A digest of all sources under a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

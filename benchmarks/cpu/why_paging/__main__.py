@@ -1,0 +1,62 @@
+"""Why blocks and continuous batching, measured: `make bench-why`.
+
+PYTHONPATH=engine:benchmarks:benchmarks/cpu python -m why_paging [--quick] [--document FILE] [--picture FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from checkpoint import smollm2
+
+import published
+
+from . import picture
+from .serving import WAYS, Watched, serve, wishes
+
+
+def table(ways: Sequence[Watched]) -> str:
+    """One row a way, in Markdown."""
+    lines = [
+        "| | tokens/s | steps | mean wait for a whole answer, s | run at once, at most | slots without a token |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for watched in ways:
+        cells = (
+            f"{watched.tokens_per_second:.0f}",
+            f"{len(watched.moments)}",
+            f"{mean(watched.waits):.1f}",
+            f"{watched.most_running}",
+            f"{watched.waste:.0%}",
+        )
+        lines.append(f"| {watched.way.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Serve the load three times, print the table, write the picture and, if asked, the document's table."""
+    parser = argparse.ArgumentParser(prog="why_paging", description="Three ways to use one pool.")
+    parser.add_argument("--quick", action="store_true", help="a sixth of the load: does everything run?")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all processors")
+    parser.add_argument("--picture", type=Path, default=Path("build/why_paging.svg"), metavar="FILE")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="put the table between this file's marks")
+    options = parser.parse_args()
+    model, load = smollm2(), wishes(16 if options.quick else 96)
+    ways = []
+    for way in WAYS:
+        print(way.name, file=sys.stderr, flush=True)
+        ways.append(serve(model, way, load, options.threads))
+    print(table(ways))
+    picture.draw(ways, options.picture)
+    if options.document:
+        published.put(options.document, "bench-why", table(ways))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,144 @@
+"""What `make bench-cpu` makes of what it measures: goals, cells that are kept, a client's JSON, a document's marks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import published
+from cpu_figures import client, loads, peers, table
+from cpu_figures.goals import Goal, Measured, rows
+from cpu_figures.limits import Limits
+from cpu_figures.results import Figures, Kept, Start, middle
+from octavo_engine.roofline import ModelCost
+
+GB = 10**9
+FIGURES = Figures(
+    tokens_per_second=100.0,
+    ttft_mean=0.2,
+    ttft_median=0.2,
+    ttft_p99=0.4,
+    itl_median=0.010,
+    itl_p99=0.020,
+    tpot_mean=0.010,
+    ttfts=(0.4, 0.4, 0.4, 0.4, *[0.1] * 8),
+    prompt_tokens=512,
+)
+FAST = replace(FIGURES, tokens_per_second=260.0, ttft_p99=0.1, itl_p99=0.013)
+COST = ModelCost(
+    step_bytes=200_000_000,
+    head_bytes=50_000_000,
+    row_bytes=0,
+    token_flops=200_000_000,
+    head_flops=0,
+    layer_kv_bytes=0,
+    pair_flops=0,
+    windows=((None, 30),),
+)
+
+
+def measured(**changes: Any) -> Measured:
+    facts: dict[str, Any] = {
+        "octavo": {},
+        "peer": {},
+        "limits": Limits(read_bytes=30e9, matmul_flops=400e9, register_flops=800e9),
+        "cost": COST,
+        "octavo_start": Start(4.0, 5 * GB, 5 * GB),
+        "peer_start": Start(100.0, 7 * GB, 8 * GB),
+        "pool_bytes": 4 * GB,
+    }
+    return Measured(**facts | changes)
+
+
+def goals(**changes: Any) -> dict[str, Goal]:
+    return {goal.name: goal for goal in rows(measured(**changes))}
+
+
+def test_speed_is_a_ratio_of_what_both_have_run() -> None:
+    found = goals(octavo={"8 streams": FAST, "1 stream": FAST}, peer={"8 streams": FIGURES})
+    speed = found["tokens/s over the peer's, 8 streams"]
+    assert (speed.value, speed.at_least, speed.aim, speed.verdict) == (2.6, 2.5, 4, "at least")
+    wait = found["P99 time to first token under the peer's, 8 streams"]
+    assert (wait.value, wait.verdict) == (0.25, "aim")
+    assert found["P99 inter-token latency under the peer's, 8 streams"].verdict == "at least"
+    assert "tokens/s over the peer's, 1 stream" not in found
+
+
+def test_shares_are_of_what_the_machine_can_do() -> None:
+    prompt = replace(FIGURES, ttft_median=1.0, ttfts=(1.0,) * 4, prompt_tokens=4 * 1000)
+    found = goals(octavo={"1 stream": FIGURES, "a prompt of 1,024": prompt, "32 streams at 1,024": FIGURES})
+    assert found["one stream's decode, of memory's speed"].value == pytest.approx(250e6 / 0.010 / 30e9)
+    assert found["a prompt of 1,024, of the matrix products' speed"].value == pytest.approx(1000 * 200e6 / 400e9)
+    assert found["a step of 32 streams at 1,024"].value == pytest.approx(10 * 30 / 48)
+
+
+def test_a_warm_prefix_is_held_against_the_cold_ones() -> None:
+    found = goals(octavo={"a shared prefix of 1,000": FIGURES})
+    assert found["first token, warm prefix under cold"].value == pytest.approx(0.25)
+    assert found["first token, warm prefix under cold"].verdict == "short"
+
+
+def test_memory_beside_a_pool_that_is_not_there_yet_is_no_figure() -> None:
+    name = "memory beside the KV pool, under the peer's"
+    assert goals()[name].value == 0.25
+    assert name not in goals(octavo_start=Start(4.0, 3 * GB, 5 * GB))
+
+
+@pytest.mark.parametrize(
+    ("value", "less", "verdict"),
+    [(3, False, "aim"), (2, False, "at least"), (1.9, False, "short"), (2, True, "at least"), (2.1, True, "short")],
+)
+def test_verdicts(value: float, less: bool, verdict: str) -> None:
+    aim = 1 if less else 3
+    assert Goal("x", value, 2, aim, less=less).verdict == verdict
+    assert table.MARKS[verdict] in table.goals([Goal("x", value, 2, aim, less=less)])
+
+
+def test_a_cell_is_measured_once_and_anew_when_what_it_depends_on_changes(tmp_path: Path) -> None:
+    kept, calls = Kept(tmp_path / "cells"), []
+
+    def measure() -> dict[str, Any]:
+        calls.append(1)
+        return {"value": len(calls)}
+
+    assert [kept.get_or({"engine": "a"}, measure)["value"] for _ in range(2)] == [1, 1]
+    assert Kept(tmp_path / "cells").get_or({"engine": "a"}, measure)["value"] == 1, "another process goes on"
+    assert kept.get_or({"engine": "b"}, measure)["value"] == 2
+
+
+def test_the_middle_of_rounds() -> None:
+    runs = [replace(FIGURES, tokens_per_second=speed) for speed in (10.0, 30.0, 20.0)]
+    assert middle(runs) == replace(FIGURES, tokens_per_second=20.0)
+
+
+def test_a_short_answer_is_an_error_and_never_fast() -> None:
+    load = loads.Load("x", streams=1, prompts=2, prompt_tokens=8, output_tokens=4)
+    result = {"completed": 2, "total_output_tokens": 7, "errors": ["", "it broke"]}
+    with pytest.raises(client.ClientFailed, match="2 of 2 answers with 7 of 8 tokens; it broke"):
+        client.read(result, load)
+
+
+def test_the_client_sends_nothing_that_would_warm_the_cache() -> None:
+    words = client.flags(loads.PREFIX, port=1, tokenizer=Path("t"), seed=3, folder=Path("f"))
+    pairs = dict(itertools.pairwise(words))
+    assert pairs["--ready-check-timeout-sec"] == "0"
+    assert (pairs["--random-prefix-len"], pairs["--random-input-len"], pairs["--seed"]) == ("1000", "64", "3")
+
+
+def test_an_environment_is_made_anew_when_any_package_in_it_changes() -> None:
+    other = replace(peers.VLLM, overrides=("torch==9",))
+    assert peers.VLLM.key != other.key
+
+
+def test_a_document_keeps_what_stands_around_its_marks(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text("before\n<!-- x: begin -->\nold\n<!-- x: end -->\nafter\n")
+    published.put(document, "x", "new")
+    published.put(document, "x", "newer")
+    assert document.read_text() == "before\n<!-- x: begin -->\n\nnewer\n\n<!-- x: end -->\nafter\n"
+    with pytest.raises(ValueError, match="no marks"):
+        published.put(document, "y", "new")
