@@ -93,13 +93,19 @@ class Reconciler:
         Raises:
             ApiError: something could not be done and should be tried again; status says what.
         """
-        known = await self._api.known(key)
-        if known is not None and not _goes(known.resource):
+        if known := await self._known(key):
             try:
                 return await self._bring_on(key, known, is_known=True)
             except (Conflict, Missing, SpecError) as error:
                 log.debug("%s: everything is asked for: %s", key, error)
         return await self._ask(key)
+
+    async def _known(self, key: Key) -> Observed | None:
+        try:
+            known = await self._api.known(key)
+        except Refused:
+            return None  # what may not be read is told by a look that asks
+        return known if known and not _goes(known.resource) else None
 
     async def _ask(self, key: Key) -> float | None:
         """The same, from what the API server has now."""

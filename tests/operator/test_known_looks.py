@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from octavo_operator.errors import Conflict, Missing, Retryable
+from octavo_operator.errors import Conflict, Missing, Refused, Retryable
 from octavo_operator.manifests import CONFIG_MAP, DEPLOYMENT, SERVICE
 from octavo_operator.observed import Outcome, Purpose
 from octavo_operator.reconcile import AT_ONCE
@@ -126,6 +126,19 @@ async def test_after_a_write_that_was_not_answered_everything_is_asked_for():
     assert world.cluster.asked == 0
     await world.reconcile()
     assert (world.replicas, world.cluster.asked) == (3, 1)
+
+
+async def test_what_may_not_be_read_is_told_as_if_nothing_was_known():
+    world = await remembering()
+
+    async def known(key):
+        raise Refused("GET podmonitors: 403 forbidden", 403)
+
+    world.cluster.known = known
+    world.cluster.failing["observe"] = Refused("GET podmonitors: 403 forbidden", 403)
+    with pytest.raises(Refused):
+        await world.reconcile()
+    assert world.cluster.conditions()["Stalled"]["reason"] == "OperatorForbidden"
 
 
 async def test_a_deleted_service_is_asked_for_before_its_children_are_missed():

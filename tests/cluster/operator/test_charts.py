@@ -6,11 +6,14 @@ What can be said without a cluster is in `tests/contract/test_charts_render.py`.
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,20 @@ NAME = "octavo-operator"
 SERVICE = "steady"
 
 Object = dict[str, Any]
+
+
+def _text(path: Path) -> str:
+    """What a file of /proc says; nothing where its process has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _signal(processes: list[int], number: int) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def bundle(items: list[Object]) -> str:
@@ -130,6 +147,22 @@ class Installation:
         selector = "app.kubernetes.io/name=octavo-operator"
         return self._kubectl("get", "pods", "-n", self.namespace, "-l", selector, "-o", "name").split()
 
+    def lease(self) -> tuple[str, str]:
+        """Who holds it, and for how many seconds at a time."""
+        path = "jsonpath={.spec.holderIdentity} {.spec.leaseDurationSeconds}"
+        holder, _, seconds = self._kubectl("get", "lease", NAME, "-n", self.namespace, "-o", path).partition(" ")
+        return holder, seconds
+
+    def kill(self, pod: str) -> None:
+        """Ends a pod and all its processes at once."""
+        where = ("pod", pod, "-n", self.namespace)
+        uid = self._kubectl("get", *where, "-o", "jsonpath={.metadata.uid}")
+        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cgroup") if uid in _text(path)]
+        assert found
+        _signal(found, signal.SIGSTOP)  # it shall not hear of its deletion
+        self._kubectl("delete", *where, "--wait=false")  # else the kubelet begins it again under the same name
+        _signal(found, signal.SIGKILL)
+
     def traces(self) -> list[tuple[str, str, int]]:
         """What would change if a service's objects or pods were touched."""
         selector = f"octavo.dev/service={SERVICE}"
@@ -201,6 +234,21 @@ def test_new_values_roll_the_operator_and_touch_no_service(installation: Install
     )
     installation.acts("after-upgrade")
     assert installation.traces() == before
+
+
+@pytest.mark.skipif(
+    config.Settings.from_environment().kubeconfig is not None, reason="processes of another cluster's pods are not here"
+)
+def test_the_standby_acts_when_the_leaders_pod_is_killed(installation: Installation) -> None:
+    """As a power cut would do it: the leader says nothing, and its Lease has to run out first."""
+    leader, seconds = installation.lease()
+    assert leader in {pod.removeprefix("pod/") for pod in installation.operators()}
+    installation.kill(leader)
+    installation.services.apply("after-the-leader", replicas=0)
+    patience = 2 * float(seconds)  # the Lease itself, and a busy machine
+    wait_for(lambda: installation.services.get("deployment", "after-the-leader"), patience, "the standby's work")
+    assert installation.lease()[0] not in ("", leader)
+    installation.rolled_out()
 
 
 def test_uninstalled_it_leaves_services_that_serve(installation: Installation, kubectl: Kubectl) -> None:

@@ -98,6 +98,9 @@ def test_every_grant_is_used_and_every_use_is_granted(
     account = f"system:serviceaccount:{services.namespace}:{RELEASE}"
     two = {"maxReplicas": 2, "minReplicas": 2}
     services.apply("audited", autoscaling=two)
+    # Where an object of someone else's is in the way, everything is asked for, rather than known from the watches.
+    kubectl("create", "service", "clusterip", "blocked", "--tcp=80:80", "-n", services.namespace)
+    services.apply("blocked", replicas=0)
     services.apply("waits", auth={"apiKeySecretRef": {"name": "nowhere", "key": "k"}})  # Events alone tell for what
     services.wait_ready("audited", replicas=2, timeout=90)
     services.apply("audited", autoscaling=two, engine={"maxNumSeqs": 3})  # a preflight comes and goes
