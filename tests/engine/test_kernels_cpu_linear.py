@@ -82,6 +82,21 @@ def test_an_odd_number_of_inputs_in_bfloat16_stays_plain(packed: LinearKernels) 
     assert torch.equal(packed.gated(weight, None)(x), PLAIN.gated(weight, None)(x))
 
 
+@TYPES
+@pytest.mark.parametrize(("vocab", "width"), [(1000, 64), (33, 6), (7, 2), (40, 33)])
+def test_rows_of_a_tied_embedding_are_looked_up_bit_for_bit(
+    vocab: int, width: int, dtype: torch.dtype, packed: LinearKernels
+) -> None:
+    embedding = numbers(vocab, width, seed=1, dtype=dtype)
+    ours, plain = packed.tied(embedding), PLAIN.tied(embedding)
+    for count in (0, 1, 5, 700):  # the last one is worth several threads
+        tokens = torch.randint(vocab, (count,), generator=torch.Generator().manual_seed(count))
+        assert torch.equal(ours.look_up(tokens), plain.look_up(tokens))
+    everything = torch.arange(vocab)
+    assert torch.equal(ours.look_up(everything), embedding)
+    torch.testing.assert_close(ours.head.wide(embedding[:3]), plain.head.wide(embedding[:3]), **CLOSE[dtype])
+
+
 @pytest.mark.parametrize("extreme", [0.0, -200.0, 200.0, -3e38, 3e38])
 def test_a_gate_far_from_zero_is_open_or_shut(extreme: float, packed: LinearKernels) -> None:
     weight = torch.zeros(64, 2).bfloat16()

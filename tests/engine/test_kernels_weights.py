@@ -71,5 +71,7 @@ def test_products_are_packed_where_the_kernels_run(dtype: torch.dtype) -> None:
     assert choose_linear(dtype, torch.device("cpu")).name == "cpu"
 
 
-def test_float16_keeps_plain_products() -> None:
+def test_float16_keeps_plain_products_and_says_what_is_faster(caplog: pytest.LogCaptureFixture) -> None:
     assert choose_linear(torch.float16, torch.device("cpu")) is PLAIN
+    assert "float16" in caplog.text
+    assert "--dtype bfloat16" in caplog.text

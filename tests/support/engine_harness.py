@@ -76,10 +76,10 @@ class Harness:
         options |= overrides
         spec = decoder.spec
         geometry = CacheGeometry(
-            spec.layers, spec.kv_heads, spec.head_dim, decoder.embedding.element_size(), options["block_size"]
+            spec.layers, spec.kv_heads, spec.head_dim, decoder.final_norm.element_size(), options["block_size"]
         )
-        device = decoder.embedding.device
-        caches = allocate(geometry, options["blocks"], dtype=decoder.embedding.dtype, device=device)
+        device = decoder.final_norm.device
+        caches = allocate(geometry, options["blocks"], dtype=decoder.final_norm.dtype, device=device)
         for pair in caches:
             for tensor in pair:
                 tensor.fill_(float("nan"))

@@ -75,7 +75,7 @@ def model_caches(
 def prefill_logits(decoder: Decoder, tokens: torch.Tensor, chunks: Sequence[int], block_size: int = 16) -> torch.Tensor:
     """Logits of every token of one sequence, computed in chunks of the given sizes."""
     pages = Pages.scattered([len(tokens)], block_size)
-    caches = model_caches(decoder.spec, pages, decoder.embedding.dtype)
+    caches = model_caches(decoder.spec, pages, decoder.final_norm.dtype)
     start, found = 0, []
     for count in chunks:
         layout = pages.layout([(0, start, count)])

@@ -6,13 +6,16 @@ else for bfloat16 oneDNN's packed ones (`onednn_linear`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 
 class Projection(Protocol):
@@ -35,13 +38,25 @@ class GatedProjection(Protocol):
         """`silu(gate(x)) * up(x)`, `[tokens, intermediate]`."""
 
 
+LookUp = Callable[[Tensor], Tensor]
+"""int64 `[tokens]` -> their rows of an embedding, `[tokens, hidden]`."""
+
+
+class Tied(NamedTuple):
+    """The two uses of an embedding that is also the projection to the vocabulary."""
+
+    look_up: LookUp
+    head: Projection
+
+
 @dataclass(frozen=True, slots=True)
 class LinearKernels:
-    """How weights become projections. Both functions may keep their arguments or a packed copy."""
+    """How weights become projections. All functions may keep their arguments or a packed copy."""
 
     name: str
     projection: Callable[[Tensor, Tensor | None], Projection]  # (weight [out, in], bias [out])
     gated: Callable[[Tensor, Tensor | None], GatedProjection]  # the same, with the rows of gate above those of up
+    tied: Callable[[Tensor], Tied]  # (embedding [vocab, hidden])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +92,27 @@ class GatedLinear:
         return F.silu(gate).mul_(up)
 
 
-PLAIN = LinearKernels("torch", Linear, GatedLinear)
+def plain_look_up(embedding: Tensor) -> LookUp:
+    """Of `[vocab, hidden]`."""
+    return lambda tokens: F.embedding(tokens, embedding)
+
+
+def plain_tied(embedding: Tensor) -> Tied:
+    """One tensor for both."""
+    return Tied(plain_look_up(embedding), Linear(embedding))
+
+
+PLAIN = LinearKernels("torch", Linear, GatedLinear, plain_tied)
 
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> LinearKernels:
     """The fastest set for weights of that type on that device, imported on demand."""
-    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float32):
+    if device.type != "cpu":
+        return PLAIN
+    if dtype not in (torch.bfloat16, torch.float32):
+        log.warning(
+            "on a processor, %s is left to torch's own operations: --dtype bfloat16 is several times faster", dtype
+        )
         return PLAIN
     from octavo_engine.kernels import onednn_linear  # noqa: PLC0415
     from octavo_engine.kernels.cpu import library, linear  # noqa: PLC0415

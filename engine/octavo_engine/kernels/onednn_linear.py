@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.linear import LinearKernels
+from octavo_engine.kernels.linear import LinearKernels, Tied, plain_look_up
 
 ONEDNN = torch.ops.mkldnn
 PACK_ROWS = 16  # tokens the packed layout is tuned for: a decode batch
@@ -88,4 +88,9 @@ def _product_with(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None,
     return result
 
 
-KERNELS = LinearKernels("onednn", PackedLinear.of, PackedGatedLinear.of)
+def tied(embedding: Tensor) -> Tied:
+    """In memory twice: rows cannot be looked up in an opaque layout."""
+    return Tied(plain_look_up(embedding), PackedLinear.of(embedding, None))
+
+
+KERNELS = LinearKernels("onednn", PackedLinear.of, PackedGatedLinear.of, tied)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
-from octavo_engine.kernels.linear import Projection
+from octavo_engine.kernels.linear import LookUp, Projection
 from octavo_engine.kernels.pointwise import PointwiseKernels
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.layers import LayerWeights, StepContext, layer_forward
@@ -24,7 +23,7 @@ class Decoder:
     spec: ModelSpec
     kernels: AttentionKernels
     pointwise: PointwiseKernels
-    embedding: Tensor  # [vocab, hidden]
+    look_up: LookUp  # of the embedding
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
     head: Projection  # to the vocabulary
@@ -32,7 +31,7 @@ class Decoder:
     frequencies: Tensor = field(init=False)  # float32 [head_dim / 2], radians a position
 
     def __post_init__(self) -> None:
-        frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim).to(self.embedding.device)
+        frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim).to(self.final_norm.device)
         object.__setattr__(self, "frequencies", frequencies)
 
     @torch.inference_mode()
@@ -43,16 +42,16 @@ class Decoder:
         Returns the final hidden states `[tokens, hidden]`, ready for `logits`.
         """
         attends = self._prepare(layout, block_size=caches[0][0].shape[1])
-        cos, sin = angles(layout.positions, self.frequencies, self.embedding.dtype)
+        cos, sin = angles(layout.positions, self.frequencies, self.final_norm.dtype)
         step = StepContext(self.spec, self.pointwise, self.pointwise.prepare_store(cos, sin, layout.slots))
-        hidden = F.embedding(tokens, self.embedding)
+        hidden = self.look_up(tokens)
         for layer, window, cache in zip(self.layers, self.spec.windows, caches, strict=True):
             hidden = layer_forward(hidden, layer, step, attends[window], cache)
         return self.pointwise.rms_norm(hidden, self.final_norm, self.spec.eps)
 
     def _prepare(self, layout: StepLayout, block_size: int) -> dict[int | None, Attend]:
         """The step's attention for each window that some layer has."""
-        spec, dtype = self.spec, self.embedding.dtype
+        spec, dtype = self.spec, self.final_norm.dtype
         scale = spec.head_dim**-0.5
         return {
             window: self.kernels.prepare(

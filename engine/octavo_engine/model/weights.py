@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.attention import AttentionKernels
-from octavo_engine.kernels.linear import LinearKernels, Projection
+from octavo_engine.kernels.linear import LinearKernels, Projection, Tied, plain_look_up
 from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
@@ -56,22 +56,25 @@ def build_decoder(
     for layer in pool.map(lambda number: _layer(spec, weights, kernels.linear, number), range(spec.layers)):
         layers.append(layer)
         on_layer()
-    embedding, final_norm, head = ends.result()
+    embedding, final_norm = ends.result()
     return Decoder(
         spec=spec,
         kernels=kernels.attention,
         pointwise=kernels.pointwise,
-        embedding=embedding,
+        look_up=embedding.look_up,
         layers=tuple(layers),
         final_norm=final_norm,
-        head=head,
-        parameter_bytes=count_weights(parameters_of(spec)) * embedding.element_size(),
+        head=embedding.head,
+        parameter_bytes=count_weights(parameters_of(spec)) * final_norm.element_size(),
     )
 
 
-def _ends(spec: ModelSpec, weights: Mapping[str, Tensor], linear: LinearKernels) -> tuple[Tensor, Tensor, Projection]:
-    embedding = weights["embedding"]
-    return embedding, weights["final_norm"], linear.projection(embedding if spec.tied else weights["head"], None)
+def _ends(spec: ModelSpec, weights: Mapping[str, Tensor], linear: LinearKernels) -> tuple[Tied, Tensor]:
+    """Where tokens become numbers and numbers tokens, and the norm before that."""
+    if spec.tied:
+        return linear.tied(weights["embedding"]), weights["final_norm"]
+    untied = Tied(plain_look_up(weights["embedding"]), linear.projection(weights["head"], None))
+    return untied, weights["final_norm"]
 
 
 def _layer(spec: ModelSpec, weights: Mapping[str, Tensor], linear: LinearKernels, layer: int) -> LayerWeights:

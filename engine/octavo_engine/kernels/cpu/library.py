@@ -22,6 +22,8 @@ SIGNATURES: dict[str, tuple[type, ...]] = {}
 for _suffix in SUFFIXES.values():
     # weight, x, stride, rows, residual, out, wide_out, threads
     SIGNATURES[f"octavo_linear_{_suffix}"] = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 3, c_int)
+    # weight, rows, count, out, threads
+    SIGNATURES[f"octavo_rows_{_suffix}"] = (*[c_void_p] * 2, c_int64, c_void_p, c_int)
     # x, weight, out, rows, width, eps, threads
     SIGNATURES[f"octavo_rms_norm_{_suffix}"] = (*[c_void_p] * 3, c_int64, c_int64, c_float, c_int)
     # step, heads, query_norm, key_norm, keys, values, threads

@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels, lanes
-from octavo_engine.kernels.linear import GatedLinear, GatedProjection, Linear, LinearKernels, Projection
+from octavo_engine.kernels.linear import (
+    GatedLinear,
+    GatedProjection,
+    Linear,
+    LinearKernels,
+    Projection,
+    Tied,
+    plain_tied,
+)
 
 
 class Weight(ctypes.Structure):
@@ -71,6 +79,13 @@ class Packed:
         self.call(self.pointer, x.data_ptr(), x.stride(0), rows, address(residual), *targets, threads)
         return out
 
+    def rows(self, numbers: Tensor) -> Tensor:
+        """int64 `[n]`, each below the number of rows -> `[n, in]`, those rows as they were before packing."""
+        out = torch.empty((len(numbers), self.view.inputs), dtype=self.panels.dtype)
+        look_up = getattr(kernels(), f"octavo_rows_{SUFFIXES[out.dtype]}")
+        look_up(self.pointer, numbers.data_ptr(), len(numbers), out.data_ptr(), torch.get_num_threads())
+        return out
+
 
 def inputs_of_a_step(weight: Tensor) -> int:
     """How many inputs of one output four bytes hold."""
@@ -118,16 +133,27 @@ class PackedGatedLinear:
         return self.weight.times(x, None)
 
 
+def packs(weight: Tensor) -> bool:
+    """False for an odd number of inputs in bfloat16, which no real model has."""
+    return weight.shape[1] % inputs_of_a_step(weight) == 0
+
+
 def projection(weight: Tensor, bias: Tensor | None) -> Projection:
-    """Packed; an odd number of inputs in bfloat16, which no real model has, stays plain."""
-    packs = weight.shape[1] % inputs_of_a_step(weight) == 0
-    return PackedLinear(Packed.of(weight, bias, gated=False)) if packs else Linear(weight, bias)
+    """Packed, if it packs."""
+    return PackedLinear(Packed.of(weight, bias, gated=False)) if packs(weight) else Linear(weight, bias)
 
 
 def gated(weight: Tensor, bias: Tensor | None) -> GatedProjection:
     """The same for a gated MLP."""
-    packs = weight.shape[1] % inputs_of_a_step(weight) == 0
-    return PackedGatedLinear(Packed.of(weight, bias, gated=True)) if packs else GatedLinear(weight, bias)
+    return PackedGatedLinear(Packed.of(weight, bias, gated=True)) if packs(weight) else GatedLinear(weight, bias)
 
 
-KERNELS = LinearKernels("cpu", projection, gated)
+def tied(weight: Tensor) -> Tied:
+    """Packed once for both: looking up takes a line of memory for each word, still well under a hundredth of a step."""
+    if not packs(weight):
+        return plain_tied(weight)
+    packed = Packed.of(weight, None, gated=False)
+    return Tied(packed.rows, PackedLinear(packed))
+
+
+KERNELS = LinearKernels("cpu", projection, gated, tied)

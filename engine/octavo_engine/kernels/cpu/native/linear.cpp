@@ -21,6 +21,7 @@ constexpr int64_t ROW_BLOCK = 96;     // rows that pass a panel before the next:
 constexpr int64_t AHEAD = 1024;       // bytes of a panel asked for before they are used
 constexpr int64_t FOLD = 64;          // inputs of float32 that are summed in float32
 constexpr int64_t LINE = 64;          // bytes that come from memory together
+constexpr int64_t WORTH_A_THREAD = 4096;  // words looked up; below that, waking the others takes longer
 
 struct Sums {
     Vec of[TILE_ROWS][2];
@@ -147,6 +148,19 @@ void linear(const Weight& weight, const T* x, int64_t stride, int64_t rows, cons
     }
 }
 
+// Rows of the weight as they were before packing, for an embedding that is looked up in the panels of its head: a row's
+// words lie a step apart.
+void look_up(const Weight& weight, int64_t step_inputs, const int64_t* rows, int64_t count, uint32_t* out, int threads) {
+    const int64_t steps = weight.inputs / step_inputs;
+    const int team = static_cast<int>(std::clamp<int64_t>(count * steps / WORTH_A_THREAD, 1, threads));
+#pragma omp parallel for num_threads(team)
+    for (int64_t at = 0; at < count; ++at) {
+        const int64_t panel = rows[at] / PANEL, lane = rows[at] % PANEL;
+        const uint32_t* from = static_cast<const uint32_t*>(weight.panels) + panel * steps * PANEL + lane;
+        for (int64_t step = 0; step < steps; ++step) out[at * steps + step] = from[step * PANEL];
+    }
+}
+
 }  // namespace
 }  // namespace octavo
 
@@ -162,4 +176,15 @@ extern "C" void octavo_linear_bfloat16(const octavo::Weight* weight, const octav
 extern "C" void octavo_linear_float32(const octavo::Weight* weight, const float* x, int64_t stride, int64_t rows,
                                       const float* residual, float* out, float* wide_out, int threads) {
     octavo::linear<float>(*weight, x, stride, rows, {residual, out, wide_out}, threads);
+}
+
+// rows [count], of a weight that is not gated; out [count][inputs].
+extern "C" void octavo_rows_bfloat16(const octavo::Weight* weight, const int64_t* rows, int64_t count,
+                                     octavo::Bf16* out, int threads) {
+    octavo::look_up(*weight, octavo::STEP<octavo::Bf16>, rows, count, reinterpret_cast<uint32_t*>(out), threads);
+}
+
+extern "C" void octavo_rows_float32(const octavo::Weight* weight, const int64_t* rows, int64_t count, float* out,
+                                    int threads) {
+    octavo::look_up(*weight, octavo::STEP<float>, rows, count, reinterpret_cast<uint32_t*>(out), threads);
 }
