@@ -58,6 +58,7 @@ class Tokenizer:
         self._bytes = token_table(
             tokens, spelling_of(decoder), {index: token.content for index, token in added.items()}
         )
+        self._texts = [_whole(spelled) for spelled in self._bytes]
         self.strips_first_space = strips_first_space(decoder)
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.eos_ids = source.eos_ids
@@ -95,3 +96,14 @@ class Tokenizer:
     def token_bytes(self, index: int) -> bytes:
         """The bytes one token stands for; empty for ids between the vocabulary's end and the model's width."""
         return self._bytes[index] if 0 <= index < len(self._bytes) else b""
+
+    def whole_text(self, index: int) -> str | None:
+        """The text one token stands for; None when its bytes are not whole characters."""
+        return self._texts[index] if 0 <= index < len(self._texts) else ""
+
+
+def _whole(spelled: bytes) -> str | None:
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return None

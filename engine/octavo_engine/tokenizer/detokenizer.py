@@ -20,19 +20,25 @@ class Detokenizer:
     ) -> None:
         """`stop` strings end the text where the first of them is complete; `include_stop` keeps it in the text."""
         self._tokenizer = tokenizer
-        self._skip_special_tokens = skip_special_tokens
+        self._skipped: frozenset[int] = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._stop = tuple(text for text in stop if text)
         self._include_stop = include_stop
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._in_character = False  # the bytes so far end within one
         self._held = ""  # decoded, but perhaps the beginning of a stop string
         self._at_start = tokenizer.strips_first_space
         self.stopped: str | None = None  # the stop string that ended the text
 
     def push(self, token_id: int) -> str:
         """Add a token; returns the text that is now certain, often empty, and always empty after a stop string."""
-        if self._skip_special_tokens and token_id in self._tokenizer.special_ids:
+        if token_id in self._skipped:
             return ""
-        return self._extend(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
+        # Nearly every token is whole characters, and nearly every sequence has no stop strings: then this is all.
+        text = None if self._in_character else self._tokenizer.whole_text(token_id)
+        if text is None:
+            text = self._utf8.decode(self._tokenizer.token_bytes(token_id))
+            self._in_character = bool(self._utf8.getstate()[0])
+        return self._extend(text) if self._stop or self._at_start else text
 
     def finish(self) -> str:
         """What was held back, for a sequence that ended without a stop string; half a character becomes U+FFFD."""
