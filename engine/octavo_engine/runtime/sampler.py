@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from octavo_engine.request import Request, Sampled, SamplingParams, TokenLogprob
@@ -34,12 +35,13 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
         """One outcome a row. `logits` is float32 `[len(requests), vocab]` and is not kept; it may be changed."""
+        if all(request.params.plain for request in requests):
+            chosen, healthy = likeliest(logits)
+            return list(map(Sampled, chosen)) if all(healthy) else list(map(_checked, chosen, healthy))
         logprobs = _raw_logprobs(logits, requests)
         for row, request in enumerate(requests):
             self._adjust(logits[row], request)
-        best, tokens = logits.max(dim=-1)
-        chosen: list[int] = tokens.tolist()
-        healthy = [math.isfinite(value) for value in best.tolist()]
+        chosen, healthy = likeliest(logits)
         random = [row for row, request in enumerate(requests) if healthy[row] and not request.params.greedy]
         if random:
             drawn = self._draw(logits[random], [requests[row] for row in random])
@@ -84,6 +86,20 @@ class Sampler:
             return float(torch.rand((), generator=self._shared, dtype=torch.float64))
         self._seeded.manual_seed(((request.params.seed + 1) * _MIX + request.num_tokens) & _MASK)
         return float(torch.rand((), generator=self._seeded, dtype=torch.float64))
+
+
+def likeliest(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
+    """The likeliest token of each row of `[n, vocab]`, the first of equal ones, and whether its logit is a number."""
+    if logits.device.type == "cpu":  # numpy's search compares whole vectors: a seventh of torch's time
+        values = logits.numpy()
+        tokens = values.argmax(-1)
+        return tokens.tolist(), np.isfinite(values[np.arange(len(tokens)), tokens]).tolist()
+    best, where = logits.max(dim=-1)
+    return where.tolist(), best.isfinite().tolist()
+
+
+def _checked(token: int, healthy: bool) -> Sampled:
+    return Sampled(token) if healthy else _NO_TOKEN
 
 
 def _invert(weights: torch.Tensor, ids: torch.Tensor | None, uniform: float) -> int:
