@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from functools import partial
 from octavo_engine.batch import SchedulerStats
 from octavo_engine.engine import Engine, Output
 from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestFailed
+from octavo_engine.mailbox import Item, Mailbox
 from octavo_engine.output import Delta
 from octavo_engine.pulse import Beat
 from octavo_engine.request import EventKind, FinishReason, RejectReason, Request, WaitReason
@@ -45,27 +46,36 @@ class Stream:
         self.body = body  # the requests that came together, this one among them
         self.cancel = cancel  # ends the request in whatever state, within one step; harmless after its end
         self.loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Delta | OctavoError] = asyncio.Queue()
+        self._mailbox, self._place = Mailbox(), 0
 
     @property
     def begun(self) -> bool:
         """True when the body is accepted: a step has begun one of its requests, which gives the others their right."""
         return any(request.begun for request in self.body)
 
-    def put(self, item: Delta | OctavoError) -> None:
+    def deliver_to(self, mailbox: Mailbox, place: int) -> None:
+        """From now on, put what comes into `mailbox` under the number `place`; called before anything has come."""
+        self._mailbox, self._place = mailbox, place
+
+    def put(self, item: Item) -> None:
         """Called on the stream's own loop."""
-        self._queue.put_nowait(item)
+        self._mailbox.put(self._place, item)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         while True:
-            item = await self._queue.get()
-            if isinstance(item, OctavoError):
-                raise item
-            if item.finish_reason is FinishReason.ERROR:
-                raise RequestFailed(f"request {self.request.id} failed inside the engine; its log has the cause")
-            yield item
-            if item.finish_reason is not None:
-                return
+            for _, item in await self._mailbox.take():
+                if isinstance(item, OctavoError):
+                    raise item
+                if item.finish_reason is FinishReason.ERROR:
+                    raise failed_inside(self.request)
+                yield item
+                if item.finish_reason is not None:
+                    return
+
+
+def failed_inside(request: Request) -> RequestFailed:
+    """What the reader of a request that ended with ERROR is told."""
+    return RequestFailed(f"request {request.id} failed inside the engine; its log has the cause")
 
 
 class AsyncEngine:
@@ -219,7 +229,7 @@ class AsyncEngine:
 
     def _dismiss(self, error: OctavoError, streams: Sequence[Stream]) -> None:
         """End requests with `error`. Their readers do not wait for the present step, which may be a long one."""
-        self._post({stream.request.id: [error] for stream in streams})
+        self._post([(stream.request.id, error) for stream in streams])
         for stream in streams:
             stream.cancel()
 
@@ -281,23 +291,20 @@ class AsyncEngine:
 
     def _deliver(self, outputs: list[Output]) -> None:
         """Hand tokens to their readers. The engine has published its state before: an end seen is blocks seen free."""
-        items: dict[str, list[Delta | OctavoError]] = defaultdict(list)
-        for output in outputs:
-            items[output.request.id].append(output.delta)
-        self._post(items)
+        self._post([(request.id, delta) for request, delta in outputs])
 
     def _end_all(self, error: OctavoError) -> None:
-        self._post({name: [error] for name in list(self._streams)})
+        self._post([(name, error) for name in list(self._streams)])
         while self._flushes:
             self._flushes.pop().set_exception(error)
 
-    def _post(self, items: Mapping[str, Sequence[Delta | OctavoError]]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Delta | OctavoError]]] = defaultdict(list)
-        for name, values in items.items():
-            last = isinstance(values[-1], OctavoError) or values[-1].finish_reason is not None
+    def _post(self, items: Iterable[tuple[str, Item]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Item]]] = defaultdict(list)
+        for name, item in items:
+            last = isinstance(item, OctavoError) or item.finish_reason is not None
             stream = self._streams.pop(name, None) if last else self._streams.get(name)
             if stream is not None:  # else it was ended by another thread
-                by_loop[stream.loop].extend((stream, value) for value in values)
+                by_loop[stream.loop].append((stream, item))
         for loop, pairs in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_put_all, pairs)
@@ -306,6 +313,6 @@ class AsyncEngine:
                     stream.cancel()
 
 
-def _put_all(pairs: list[tuple[Stream, Delta | OctavoError]]) -> None:
+def _put_all(pairs: list[tuple[Stream, Item]]) -> None:
     for stream, item in pairs:
         stream.put(item)

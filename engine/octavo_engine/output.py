@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from octavo_engine.request import FinishReason, Request, Sampled
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What one step added to a request's answer. `tokens` are those that belong to the text: a token that ends it is
     not one.
 

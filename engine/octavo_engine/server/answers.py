@@ -42,6 +42,10 @@ class Form(Protocol):
     plain: str  # the `object` of a plain answer
     chunk: str  # the `object` of a stream's chunk
 
+    @property
+    def tells_tokens(self) -> bool:
+        """True when a choice says more of its tokens than their text."""
+
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice of the plain answer."""
 
@@ -85,7 +89,7 @@ class ChatForm:
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
+        self.tells_tokens = logprobs
 
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice with its message."""
@@ -102,7 +106,7 @@ class ChatForm:
         return {"index": index, "delta": {"content": delta.text} if delta.text else {}} | self._rest(delta)
 
     def _rest(self, delta: Delta) -> Json:
-        logprobs = {"content": [self._token(token) for token in delta.tokens]} if self._logprobs else None
+        logprobs = {"content": [self._token(token) for token in delta.tokens]} if self.tells_tokens else None
         return {"logprobs": logprobs} | _end(delta)
 
     def _token(self, token: Sampled) -> Json:
@@ -122,7 +126,7 @@ class CompletionForm:
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
         self._tokenizer = tokenizer
-        self._logprobs = logprobs
+        self.tells_tokens = logprobs
         self._offsets: dict[int, int] = defaultdict(int)
 
     def opening(self, index: int) -> None:
@@ -130,7 +134,7 @@ class CompletionForm:
 
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice with its text."""
-        logprobs = self._tokens(index, delta.tokens) if self._logprobs else None
+        logprobs = self._tokens(index, delta.tokens) if self.tells_tokens else None
         return {"index": index, "text": delta.text, "logprobs": logprobs} | _end(delta)
 
     piece = whole

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from octavo_engine.async_engine import AsyncEngine, Stream
-from octavo_engine.errors import OctavoError
+from octavo_engine.async_engine import AsyncEngine, Stream, failed_inside
+from octavo_engine.errors import OctavoError, Overloaded
+from octavo_engine.mailbox import Item, Mailbox
 from octavo_engine.output import Delta
 from octavo_engine.request import FinishReason, Request
 from octavo_engine.server.replies import Refusal
 
 Indexed = tuple[int, Delta]
 
+QUEUE_RETRY_SECONDS = 5  # a queue in which a request waited too long does not empty at once
 
-async def generate(engine: AsyncEngine, requests: Sequence[Request], receive: Receive) -> AsyncGenerator[Indexed, None]:
-    """The deltas of all requests as they come, each with its request's index.
 
-    A client that goes away ends them all, and so does leaving this iterator early. Raises what `submit` and the
-    streams raise, and Refusal for a request that was ended from outside.
+async def generate(
+    engine: AsyncEngine, requests: Sequence[Request], receive: Receive, *, whole: bool = False
+) -> AsyncGenerator[list[Indexed], None]:
+    """The deltas of all requests as they come, each with its request's index: at once what has come at once.
+
+    `whole`: nobody looks before a request has ended, so the reader is not woken before. A client that goes away ends
+    them all, and so does leaving this iterator early. Raises what `submit` and the streams raise, and Refusal for a
+    request that was ended from outside.
     """
-    streams = engine.submit_all(requests)
+    streams, mailbox = engine.submit_all(requests), Mailbox(only_ends=whole)
+    for index, stream in enumerate(streams):
+        stream.deliver_to(mailbox, index)
+    running = len(streams)
     try:
-        async with _ended_by_disconnect(streams, receive), aclosing(_merge(streams)) as deltas:
-            async for index, delta in deltas:
-                _check_end(delta)
-                yield index, delta
+        async with _ended_by_disconnect(streams, receive):
+            while running:
+                deltas, error = _sorted(await mailbox.take(), requests)
+                running -= sum(delta.finish_reason is not None for _, delta in deltas)
+                if deltas:
+                    yield deltas
+                if error is not None:
+                    raise error
     finally:
         for stream in streams:
             stream.cancel()
@@ -51,30 +64,19 @@ async def _ended_by_disconnect(streams: Sequence[Stream], receive: Receive) -> A
         watcher.cancel()
 
 
-async def _merge(streams: Sequence[Stream]) -> AsyncGenerator[Indexed, None]:
-    arrived: asyncio.Queue[tuple[int, Delta | OctavoError]] = asyncio.Queue()
-
-    async def forward(index: int, stream: Stream) -> None:
-        try:
-            async for delta in stream:
-                arrived.put_nowait((index, delta))
-        except OctavoError as error:
-            arrived.put_nowait((index, error))
-
-    tasks = [asyncio.create_task(forward(index, stream)) for index, stream in enumerate(streams)]
-    try:
-        running = len(streams)
-        while running:
-            index, item = await arrived.get()
-            if isinstance(item, OctavoError):
-                raise item
-            running -= item.finish_reason is not None
-            yield index, item
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _check_end(delta: Delta) -> None:
-    if delta.finish_reason is FinishReason.DEADLINE:
-        raise Refusal(504, "the request took longer than the server allows", "timeout", code="deadline_exceeded")
+def _sorted(arrived: list[tuple[int, Item]], requests: Sequence[Request]) -> tuple[list[Indexed], Exception | None]:
+    """What has come before the first error, and that error."""
+    deltas: list[Indexed] = []
+    for index, item in arrived:
+        if isinstance(item, OctavoError):
+            return deltas, item
+        if item.finish_reason is FinishReason.ERROR:
+            return deltas, failed_inside(requests[index])
+        if item.finish_reason is FinishReason.DEADLINE:
+            message = "the request took longer than the server allows"
+            return deltas, Refusal(504, message, "timeout", code="deadline_exceeded")
+        if item.finish_reason is FinishReason.QUEUE_DEADLINE:
+            message = f"no place became free in time; try again in {QUEUE_RETRY_SECONDS} s"
+            return deltas, Overloaded(message, reason=item.finish_reason, retry_after=QUEUE_RETRY_SECONDS)
+        deltas.append((index, item))
+    return deltas, None
