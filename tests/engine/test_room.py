@@ -12,6 +12,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.memory import CacheGeometry, plan_cache
 from octavo_engine.model.costs import needs_of
+from octavo_engine.runtime import host_pool as host_pool_module
 from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.room import DeviceMemory, as_loaded, device_room, room_of
 
@@ -73,3 +74,17 @@ def test_the_pool_is_in_memory_before_it_is_needed(head_dim):
     assert not any(tensor.any() for pair in caches for tensor in pair)
     if pool_bytes > 1024**2:  # what is smaller is lost among what the allocator had left
         assert resident_bytes() - before > 0.9 * pool_bytes
+
+
+def test_a_kernel_that_cannot_populate_still_gives_a_touched_pool(monkeypatch):
+    monkeypatch.setattr(host_pool_module, "POPULATE_WRITE", 12345)
+    before, size = resident_bytes(), 64 * 1024**2
+    pool = host_pool_module.host_pool(size)
+    assert resident_bytes() - before > 0.9 * size
+    assert pool.shape == (size,)
+    assert not pool.any()
+
+
+def test_more_than_the_machine_has_is_refused_by_name():
+    with pytest.raises(InsufficientMemory, match="--kv-cache-memory-bytes"):
+        host_pool_module.host_pool(1 << 56)
