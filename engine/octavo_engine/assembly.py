@@ -74,7 +74,8 @@ def assemble(
             " they do not belong together"
         )
     dtype, backend = resolve_dtype(spec, config.dtype), choose_backend(config.attention_backend, device)
-    needs = needs_of(spec, config, width=dtype.itemsize, on_host=device.type == "cpu")
+    opaque = device.type == "cpu" and dtype == torch.bfloat16 and library.load() is None  # oneDNN's packed weights
+    needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=opaque)
     plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
     with timed(on_phase, "weights"):
         kernels = choose(backend)

@@ -33,7 +33,7 @@ def driver(monkeypatch):
 
 def test_nine_tenths_of_a_shared_device_are_refused_before_and_after_loading(driver):
     config = EngineConfig(gpu_memory_utilization=0.9)
-    needs = needs_of(LLAMA_3_8B, config, width=2, on_host=False)
+    needs = needs_of(LLAMA_3_8B, config, width=2)
     driver(total=80, free=50)
     with pytest.raises(InsufficientMemory, match=r"others hold 30\.00: lower it to 0\.62 or less"):
         plan_cache(needs, room_of(config, CUDA))
@@ -44,7 +44,7 @@ def test_nine_tenths_of_a_shared_device_are_refused_before_and_after_loading(dri
 
 def test_the_value_that_was_named_fits(driver):
     config = EngineConfig(gpu_memory_utilization=0.62)
-    needs = needs_of(LLAMA_3_8B, config, width=2, on_host=False)
+    needs = needs_of(LLAMA_3_8B, config, width=2)
     driver(total=80, free=50)
     before = plan_cache(needs, room_of(config, CUDA))
     driver(total=80, free=34.75, ours=15.25)

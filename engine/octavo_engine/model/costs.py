@@ -27,12 +27,12 @@ def product_weights(spec: ModelSpec) -> int:
     return spec.layers * (attention + 3 * spec.hidden * spec.intermediate)
 
 
-def weight_bytes(spec: ModelSpec, width: int, *, on_host: bool) -> int:
+def weight_bytes(spec: ModelSpec, width: int, *, tied_twice: bool = False) -> int:
     """Bytes of all weights as they lie in memory.
 
-    On a processor a tied embedding is held twice: plain to look up, packed as the head.
+    `tied_twice`: where the head's packed form cannot be looked up in, a tied embedding is there a second time, plain.
     """
-    twice = spec.vocab * spec.hidden if spec.tied and on_host else 0
+    twice = spec.vocab * spec.hidden if spec.tied and tied_twice else 0
     return width * (count_weights(parameters_of(spec)) + twice)
 
 
@@ -47,11 +47,11 @@ def activation_bytes(spec: ModelSpec, config: EngineConfig, width: int) -> int:
     return config.max_num_batched_tokens * row * width + 3 * config.max_num_seqs * spec.vocab * 4
 
 
-def needs_of(spec: ModelSpec, config: EngineConfig, *, width: int, on_host: bool) -> Needs:
+def needs_of(spec: ModelSpec, config: EngineConfig, *, width: int, tied_twice: bool = False) -> Needs:
     """What serving the model asks of a memory; raises InvalidConfiguration where the lengths do not agree."""
     return Needs(
         geometry=CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, width, config.block_size),
-        weights=weight_bytes(spec, width, on_host=on_host),
+        weights=weight_bytes(spec, width, tied_twice=tied_twice),
         activations=activation_bytes(spec, config, width),
         max_model_len=config.length_for(spec.max_positions),
         max_num_seqs=config.max_num_seqs,

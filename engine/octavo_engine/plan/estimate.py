@@ -85,7 +85,7 @@ def make_plan(spec: ModelSpec, config: EngineConfig, target: Target, *, context:
     """The plan; raises InvalidConfiguration where the flags do not suit the model. What does not fit is a plan, too."""
     dtype = spec.dtype if config.dtype == "auto" else config.dtype
     width = width_of(spec, config.dtype)
-    needs = needs_of(spec, config, width=width, on_host=target.on_host)
+    needs = needs_of(spec, config, width=width)
     cache, refusal = None, None
     try:
         cache = plan_cache(needs, target.room)

@@ -40,6 +40,6 @@ def look_at_address(config: SourceConfig) -> Checkpoint:
 def check(found: Checkpoint, config: EngineConfig, *, memory_bytes: int | None) -> None:
     """Raise unless every tensor is as the config says, the lengths agree, and it fits where memory is known. Pure."""
     check_tensors(found.spec, parameters_of(found.spec), found.shapes)
-    needs = needs_of(found.spec, config, width=width_of(found.spec, config.dtype), on_host=True)
+    needs = needs_of(found.spec, config, width=width_of(found.spec, config.dtype))
     if memory_bytes is not None:  # an accelerator's memory is known to the node alone
         plan_cache(needs, HostRoom(limit=memory_bytes, wanted=config.kv_cache_memory_bytes))

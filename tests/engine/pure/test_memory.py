@@ -54,15 +54,16 @@ def test_a_block_holds_keys_and_values_of_all_layers():
 )
 def test_known_models_have_their_published_sizes(spec, weights, token):
     config = EngineConfig()
-    on_device = needs_of(spec, config, width=2, on_host=False)
+    on_device = needs_of(spec, config, width=2)
     assert on_device.weights == 2 * weights
     assert on_device.geometry.token_bytes == token
-    assert needs_of(spec, config, width=4, on_host=False).weights == 4 * weights
+    assert needs_of(spec, config, width=4).weights == 4 * weights
 
 
-def test_a_tied_embedding_is_in_a_hosts_memory_twice():
-    assert weight_bytes(SMOLLM2_135M, 2, on_host=True) == 2 * (134_515_008 + 49_152 * 576)
-    assert weight_bytes(LLAMA_3_8B, 2, on_host=True) == weight_bytes(LLAMA_3_8B, 2, on_host=False)
+def test_a_tied_embedding_counts_twice_only_where_it_is_held_twice():
+    assert weight_bytes(SMOLLM2_135M, 2) == 2 * 134_515_008
+    assert weight_bytes(SMOLLM2_135M, 2, tied_twice=True) == 2 * (134_515_008 + 49_152 * 576)
+    assert weight_bytes(LLAMA_3_8B, 2, tied_twice=True) == weight_bytes(LLAMA_3_8B, 2)
 
 
 def test_four_bits_spare_three_quarters_of_the_products():
@@ -78,7 +79,7 @@ def test_a_step_needs_its_widest_rows_and_its_logits():
 
 def test_lengths_that_do_not_agree_are_refused_before_any_memory_is_asked_for():
     with pytest.raises(InvalidConfiguration, match="made for 8192 positions"):
-        needs_of(LLAMA_3_8B, EngineConfig(max_model_len=8193), width=2, on_host=False)
+        needs_of(LLAMA_3_8B, EngineConfig(max_model_len=8193), width=2)
 
 
 class TestHost:

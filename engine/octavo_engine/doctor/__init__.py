@@ -1,0 +1,1 @@
+"""`octavo doctor`: names what limits a running engine, from its metrics. No torch; the server is not imported."""

@@ -1,0 +1,208 @@
+"""`octavo doctor`: from what an engine's own metrics say to the one thing that limits it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from known_models import SMOLLM2_135M
+from octavo_engine.batch import Batch, SchedulerStats, Slice
+from octavo_engine.doctor import command
+from octavo_engine.doctor.command import as_document, doctor, report
+from octavo_engine.doctor.diagnosis import Limiter, diagnose
+from octavo_engine.doctor.facts import Facts, NotAnEngine, Scrape, between
+from octavo_engine.explain.fetching import NoAnswer
+from octavo_engine.metrics import Metrics
+from octavo_engine.model.costs import cost_of
+from octavo_engine.request import RejectReason, Request, SamplingParams, WaitReason
+from octavo_engine.roofline import Machine
+
+BUSY = Facts(
+    seconds=5.0,
+    running=8.0,
+    always_running=True,
+    waiting={"new": 0.0, "kv_full": 0.0, "batch_full": 0.0, "token_budget": 0.0},
+    kv_usage=0.4,
+    preempted=0.0,
+    rejected=0.0,
+    generated=1000.0,
+    step_seconds={"prefill": 0.3, "decode": 4.5, "mixed": 0.0},
+    shares={
+        "prefill": {"memory": 0.1, "compute": 0.6},
+        "decode": {"memory": 0.8, "compute": 0.1},
+        "mixed": {"memory": 0.0, "compute": 0.0},
+    },
+)
+
+
+def limiters(facts: Facts) -> list[Limiter]:
+    return [finding.limiter for finding in diagnose(facts)]
+
+
+def test_a_busy_engine_is_limited_by_what_its_main_steps_reach():
+    assert limiters(BUSY) == [Limiter.MEMORY]
+    (finding,) = diagnose(BUSY)
+    assert "decode steps took 90 % of the time, at 80 % of the memory's speed and 10 % of" in finding.evidence
+    prompts = replace(BUSY, step_seconds={"prefill": 4.5, "decode": 0.3, "mixed": 0.0})
+    assert limiters(prompts) == [Limiter.COMPUTE]
+    slow = replace(BUSY, shares=BUSY.shares | {"decode": {"memory": 0.3, "compute": 0.1}})
+    assert limiters(slow) == [Limiter.OVERHEAD]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"preempted": 3.0}, "3 requests were preempted"),
+        ({"waiting": {"kv_full": 4.0, "new": 1.0}}, "4 wait for blocks"),
+        ({"kv_usage": 0.97}, "97 % of the KV blocks are held"),
+    ],
+)
+def test_a_full_cache_comes_before_the_steps(changes, words):
+    facts = replace(BUSY, **changes)
+    assert limiters(facts) == [Limiter.KV, Limiter.MEMORY]
+    assert words in diagnose(facts)[0].evidence
+
+
+def test_a_queue_names_the_flag_that_makes_it():
+    facts = replace(BUSY, waiting={"batch_full": 12.0, "new": 1.0}, rejected=5.0)
+    assert limiters(facts) == [Limiter.QUEUE, Limiter.MEMORY]
+    first = diagnose(facts)[0]
+    assert first.evidence == "12 requests wait for batch_full, and 5 were refused"
+    assert first.advice.startswith("raise --max-num-seqs")
+    budget = replace(BUSY, waiting={"token_budget": 2.0})
+    assert "--max-num-batched-tokens" in diagnose(budget)[0].advice
+
+
+def test_a_queue_that_only_passes_by_is_no_limit():
+    assert limiters(replace(BUSY, waiting={"new": 5.0, "batch_full": 0.2})) == [Limiter.MEMORY]
+
+
+def test_pauses_between_steps_while_requests_run_are_the_servers():
+    facts = replace(BUSY, step_seconds={"prefill": 0.1, "decode": 1.9, "mixed": 0.0})
+    assert limiters(facts) == [Limiter.HTTP, Limiter.MEMORY]
+    assert "steps took 40 % of it" in diagnose(facts)[0].evidence
+
+
+def test_an_engine_with_little_to_do_is_limited_by_its_load():
+    facts = replace(BUSY, always_running=False, running=0.3, step_seconds=dict.fromkeys(BUSY.step_seconds, 0.1))
+    assert limiters(facts) == [Limiter.LOAD]
+    idle = replace(facts, running=0.0, step_seconds=dict.fromkeys(BUSY.step_seconds, 0.0), waiting={})
+    assert limiters(idle) == [Limiter.LOAD]
+
+
+class Engine:
+    """Real metrics, and a clock that they and the scrapes share."""
+
+    def __init__(self) -> None:
+        self.now, self.stats = 100.0, SchedulerStats()
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry, model_name="m", stats=lambda: self.stats, clock=lambda: self.now)
+        self.metrics.roofline.know(cost_of(SMOLLM2_135M, 2), Machine(name="m", bandwidth=48e9, flops=600e9))
+
+    def decode(self, seconds: float) -> None:
+        request = Request(id="r", tokens=[1] * 200, params=SamplingParams(), arrival=0.0)
+        request.num_prompt = 100
+        self.metrics.step(Batch(slices=(Slice(request, 199, 1, True),)), seconds)
+        self.now += seconds
+
+    def scrape(self) -> Scrape:
+        return Scrape.of(self.now, generate_latest(self.registry).decode())
+
+
+def test_facts_are_read_from_an_engines_own_metrics():
+    engine = Engine()
+    engine.stats = SchedulerStats(
+        running=1, waiting={WaitReason.BATCH_FULL: 3}, used_blocks=3, free_blocks=1, block_size=16
+    )
+    engine.metrics.rejected(RejectReason.INVALID)
+    scrapes = [engine.scrape()]
+    for _ in range(2):
+        engine.decode(0.010)
+        engine.metrics.rejected(RejectReason.QUEUE_FULL)
+        engine.metrics.rejected(RejectReason.INVALID)
+        scrapes.append(engine.scrape())
+    facts = between(scrapes)
+    assert facts.seconds == pytest.approx(0.020)
+    assert facts.step_seconds == pytest.approx({"prefill": 0.0, "decode": 0.020, "mixed": 0.0})
+    assert facts.busy == pytest.approx(1.0)
+    assert facts.main_phase == "decode"
+    assert (facts.running, facts.always_running, facts.kv_usage) == (1.0, True, 0.75)
+    assert facts.waiting["batch_full"] == 3.0
+    assert facts.rejected == 2.0  # what a client got wrong is no limit of ours
+    work = cost_of(SMOLLM2_135M, 2).decode([200])
+    assert facts.shares["decode"]["memory"] == pytest.approx(work.bytes / 48e9 / 0.010)
+    assert limiters(facts) == [Limiter.QUEUE, Limiter.MEMORY]
+
+
+def test_a_process_that_was_started_anew_has_done_nothing_negative():
+    engine = Engine()
+    engine.decode(0.5)
+    before, anew = engine.scrape(), Engine()
+    anew.now = engine.now + 1
+    facts = between([before, anew.scrape()])
+    assert min(facts.step_seconds.values()) == 0.0
+    assert facts.generated == 0.0
+
+
+@pytest.mark.parametrize("text", ["", "up 1\n", "octavo_requests_running{ 3", "<html>"])
+def test_what_is_no_engine_is_said_so(text):
+    with pytest.raises(NotAnEngine, match="metrics"):
+        Scrape.of(0.0, text)
+
+
+def test_the_report_begins_with_what_happened_and_the_limiter():
+    facts = replace(BUSY, waiting={"batch_full": 12.0, "new": 0.0})
+    lines = report(facts, diagnose(facts)).splitlines()
+    assert lines[0] == (
+        "in 5.0 s: 200 tokens/s, 8.0 running, waiting: 12.0 batch_full; steps took 96 % of the time, 40 % of the KV"
+        " blocks are held"
+    )
+    assert lines[1].startswith("it is limited by queue: 12 requests wait for batch_full")
+    assert lines[3].startswith("then by memory: decode steps took 90 %")
+    document = json.loads(as_document(facts, diagnose(facts)))
+    assert document["limiter"] == "queue"
+    assert [finding["limiter"] for finding in document["findings"]] == ["queue", "memory"]
+    assert document["facts"]["busy"] == pytest.approx(0.96)
+
+
+class TestCommand:
+    """Flags, exit codes, and no engine."""
+
+    @pytest.fixture
+    def port(self, monkeypatch):
+        engine = Engine()
+
+        class Port:
+            def __init__(self, url: str) -> None:
+                self.url = url
+
+            def text(self, *path: str) -> str:
+                assert path == ("metrics",)
+                if "away" in self.url:
+                    raise NoAnswer(f"{self.url} does not answer")
+                return generate_latest(engine.registry).decode()
+
+        monkeypatch.setattr(command, "ManagementPort", Port)
+
+    def test_an_engine_is_looked_at_over_the_whole_time(self, port):
+        slept: list[float] = []
+        out = StringIO()
+        assert doctor(["--seconds=2"], out, slept.append) == 0
+        assert sum(slept) == pytest.approx(2.0)
+        assert "it is limited by load" in out.getvalue()
+        out = StringIO()
+        assert doctor(["--json"], out, slept.append) == 0
+        assert json.loads(out.getvalue())["limiter"] == "load"
+
+    @pytest.mark.parametrize(
+        ("args", "code", "words"),
+        [(["--seconds=0"], 2, "--seconds"), (["--nope"], 2, "--nope"), (["--url=http://away"], 3, "does not answer")],
+    )
+    def test_what_goes_wrong_is_one_line(self, port, args, code, words, capsys):
+        assert doctor(args, StringIO(), lambda seconds: None) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
