@@ -56,7 +56,8 @@ def _head(plan: Plan) -> str:
     fp8 = f", {si(plan.target.fp8_flops)}FLOP/s in fp8" if plan.target.fp8_flops else ""
     return (
         f"{_model(plan)}\non {machine.name}: {_bytes(plan.target.memory_bytes)}, {si(machine.bandwidth)}B/s,"
-        f" {si(machine.flops)}FLOP/s in {plan.dtype}{fp8}; it turns at {machine.ridge:,.0f} FLOP a byte"
+        f" {si(machine.flops)}FLOP/s in {plan.dtype}{fp8}; below {machine.ridge:,.0f} FLOP a byte,"
+        " memory is the bound"
     )
 
 
@@ -102,15 +103,21 @@ def _row(rate: Rate, duration: str) -> Row:
 
 def _turns(plan: Plan) -> str:
     """From which batch on a decode no longer waits for memory."""
-    lines = [f"  {length:,} tokens: {_turn(plan, length)}" for length in plan.lengths]
-    return "\n".join(["decoding stops being bound by memory, with a context of", *lines])
+    lines = ["decoding stops being bound by memory, with a context of"]
+    for length in plan.lengths:
+        turn = plan.turning_batch(length)
+        if turn is None:  # and what is longer, all the more
+            lines.append(
+                f"  {length:,} tokens and more: never, K and V of one more sequence take longer than its products"
+            )
+            break
+        lines.append(f"  {length:,} tokens: {_turn(plan, turn, length)}")
+    return "\n".join(lines)
 
 
-def _turn(plan: Plan, context: int) -> str:
+def _turn(plan: Plan, turn: float, context: int) -> str:
     assert plan.cache is not None
-    turn, most = plan.turning_batch(context), plan.cache.sequences_of(context)
-    if turn is None:
-        return "never: reading K and V of one more sequence takes longer than computing it"
+    most = plan.cache.sequences_of(context)
     return f"at a batch of {turn:,.0f}" + (f" ({most:,} run at once here)" if turn > most else "")
 
 

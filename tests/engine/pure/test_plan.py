@@ -156,7 +156,8 @@ class TestText:
         assert "26,346 blocks of 16 tokens, 2.1 MB each" in shown
         assert "fits: 421,536 tokens; sequences at once: 256 of 128, 256 of 1,024, 102 of 4,096, 51 of 8,192" in shown
         assert "  128 tokens: at a batch of 438 (256 run at once here)" in shown
-        assert "  1,024 tokens: never" in shown
+        assert "  1,024 tokens and more: never, K and V" in shown
+        assert "4,096 tokens and more" not in shown
         assert "room for 4,927 KV blocks, 19 % more; one stream at best 696 tokens/s instead of 221" in shown
         lines = [line.split() for line in shown.splitlines()]
         assert ["1", "221", "4.52", "memory", "15,144.08", "15.55"] in lines
