@@ -15,6 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu.arena import WEIGHTS
 from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels, lanes
 from octavo_engine.kernels.linear import (
     GatedLinear,
@@ -58,7 +59,8 @@ class Packed:
         step = inputs_of_a_step(weight)
         # A step's inputs move as one word: torch copies pairs of bfloat16 eight times slower.
         rows = arrange(weight, width).view(torch.int32).view(-1, 2 * width, weight.shape[1] // step)
-        words = rows.transpose(1, 2).contiguous()
+        turned = rows.transpose(1, 2)
+        words = WEIGHTS.empty(turned.shape, torch.int32).copy_(turned)
         panels = words.view(weight.dtype).view(*words.shape, step)
         offsets = None if bias is None else arrange(bias[:, None], width).float().flatten().contiguous()
         view = Weight(address(panels), address(offsets), weight.shape[1], outputs, gated)
