@@ -76,6 +76,8 @@ class SchedulerStats:
     running_prompt_tokens: int = 0  # of admitted prompts, those that are not computed yet
     running: int = 0
     oldest_arrival: float | None = None  # of the waiting requests, seconds on the engine's clock
+    blocked: WaitReason | None = None  # what holds those that a step has looked at; None: nobody waits
+    decided: float = 0.0  # when the present step was decided, the same clock
     free_blocks: int = 0
     cached_blocks: int = 0  # findable prefixes that nobody uses: free on demand
     used_blocks: int = 0

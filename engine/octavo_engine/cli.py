@@ -18,6 +18,7 @@ USAGE = """\
 usage: octavo serve MODEL [options]                 serve a model over the OpenAI API
        octavo fetch SOURCE DIRECTORY [options]      fetch a model: hf://, s3://, gs://, https://, oci://
        octavo preflight [options] -- MODEL [...]    check a model and the arguments of serve without loading it
+       octavo explain [ID] [options]                say where a request's time went, or why the queue waits
        octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
        octavo COMMAND --help                        all options
        octavo --version
@@ -29,14 +30,17 @@ CANNOT_WORK, MAY_WORK_LATER, INTERRUPTED = 2, 3, 143
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0 after a drain and when all is well, 1 when the engine died, 2 for a start that cannot work as it is, 3 for a model
-    source that may answer later, 143 for a fetch that a signal ended (what it has is kept).
+    0 after a drain and when all is well, 1 when the engine died or a request is not known, 2 for a start that cannot
+    work as it is, 3 for a model source or a server that may answer later, 143 for a fetch that a signal ended (what it
+    has is kept).
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     match command:
         case "serve" | "fetch" | "preflight" | "plan":
             commands = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan}
             return _reporting(commands[command], rest[:-1])
+        case "explain":
+            return _explain(rest[:-1])
         case "--version":
             print(f"octavo {__version__}")  # noqa: T201
             return 0
@@ -107,6 +111,12 @@ def _plan(arguments: Sequence[str]) -> int:
     text, fits = plan(settings)
     print(text)  # noqa: T201
     return 0 if fits else CANNOT_WORK
+
+
+def _explain(arguments: Sequence[str]) -> int:
+    from octavo_engine.explain.command import explain  # noqa: PLC0415
+
+    return explain(arguments, sys.stdout, os.environ)
 
 
 def _succeed(facts: dict[str, str | int]) -> None:

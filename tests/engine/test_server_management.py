@@ -40,7 +40,13 @@ class FakeEngine:
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
-            waiting={WaitReason.KV_FULL: 2}, running=3, used_blocks=1, free_blocks=3, oldest_arrival=0
+            waiting={WaitReason.KV_FULL: 2},
+            running=3,
+            used_blocks=1,
+            free_blocks=3,
+            oldest_arrival=0,
+            blocked=WaitReason.KV_FULL,
+            decided=1.0,
         )
 
 
@@ -156,7 +162,6 @@ def test_requests_tell_why_the_queue_waits_and_who_was_slow(
     engine.requests = [
         Request(id=f"live{i}-0", tokens=[1], params=SamplingParams(), arrival=float(10 - i)) for i in range(3)
     ]
-    history.queue.note(1.0, WaitReason.KV_FULL)
     ended(history, "quick", 1.0)
     ended(history, "slow", 9.0)
     document = client.get("/v1/requests?limit=2").json()

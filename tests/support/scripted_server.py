@@ -108,7 +108,7 @@ class ScriptedServer:
 
     def timeline(self, name: str) -> Timeline | None:
         """Of the first request called so, as the management port would tell it."""
-        found = self.recorder.history.find(name, self.engine.live_requests(), time.monotonic())
+        found = self.recorder.history.find(name, self.engine.live_requests(), self.engine.stats(), time.monotonic())
         return found[0] if found else None
 
     @property

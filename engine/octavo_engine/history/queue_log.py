@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-from octavo_engine.request import Event, EventKind, Request, WaitReason
+from octavo_engine.request import Event, EventKind, WaitReason
 
 CHANGES_KEPT = 4096
 MAX_WAIT_LINES = 12  # of one wait in a timeline; what changes to and fro more often has one line for each reason
@@ -78,16 +78,12 @@ def wait_lines(events: Sequence[Event], log: QueueLog, end: float) -> list[Event
     return lines[1:] if lines and lines[0].why == WaitReason.NEW else lines
 
 
-def settle(request: Request, log: QueueLog) -> None:
-    """Write the wait that has just ended into the timeline, which then needs the log no more.
-
-    The last line is what ended it: an admission, or the end of the request.
-    """
-    last = request.events[-1]
-    lines = wait_lines(request.events[:-1], log, last.at)
-    if lines:
-        kept = [event for event in request.events[:-1] if event.what is not EventKind.WAITING]
-        request.events[:] = [*kept, *lines, last]
+def settled(events: Sequence[Event], log: QueueLog) -> list[Event]:
+    """`events` with the wait that the last of them has just ended spelled out: they then need the log no more."""
+    *before, last = events
+    lines = wait_lines(before, log, last.at)
+    kept = [event for event in before if event.what is not EventKind.WAITING] if lines else before
+    return [*kept, *lines, last]
 
 
 def _own_lines(events: Sequence[Event]) -> list[Event]:

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from octavo_engine.batch import Batch
-from octavo_engine.history.queue_log import QueueLog, settle, wait_lines
+from octavo_engine.batch import Batch, SchedulerStats
+from octavo_engine.history.queue_log import QueueLog, settled, wait_lines
 from octavo_engine.history.timeline import Timeline, timeline
 from octavo_engine.request import EventKind, Request
 
@@ -36,7 +36,7 @@ class History:
         self.queue.note(batch.at, batch.blocked)
         for request in batch.admitted:
             if not request.num_preemptions and request.events[-1].what is EventKind.ADMITTED:
-                settle(request, self.queue)
+                request.events[:] = settled(request.events, self.queue)
             if request.num_missing == 1:
                 request.note_computed(batch.at, batch.at + seconds, 1)
         for piece in reversed(batch.slices):  # single tokens come first, and nearly all of those are decodes
@@ -49,7 +49,7 @@ class History:
 
     def finished(self, request: Request, at: float) -> None:
         """A request ended, in whatever way."""
-        settle(request, self.queue)
+        request.events[:] = settled(request.events, self.queue)
         self._ended.append(timeline(request, request.events, at))
 
     def refused(self, requests: Iterable[Request]) -> None:
@@ -62,22 +62,31 @@ class History:
         """Those that have ended, the latest first; refused ones after the others."""
         return [*reversed(self._ended.copy()), *reversed(self._refused.copy())]
 
-    def live(self, requests: Iterable[Request], now: float) -> list[Timeline]:
-        """The timelines of live requests up to `now`, in seconds on the engine's clock."""
+    def queue_at(self, stats: SchedulerStats) -> QueueLog:
+        """What the queue waits for, the step that is being computed included, which is only recorded at its end."""
         log = self.queue.copy()
+        if stats.decided > (log.since or 0.0):
+            log.note(stats.decided, stats.blocked)
+        return log
+
+    def live(self, requests: Iterable[Request], stats: SchedulerStats, now: float) -> list[Timeline]:
+        """The timelines of live requests up to `now`, in seconds on the engine's clock."""
+        log = self.queue_at(stats)
         return [self._so_far(request, log, now) for request in requests]
 
-    def find(self, name: str, live: Iterable[Request], now: float) -> list[Timeline]:
+    def find(self, name: str, live: Iterable[Request], stats: SchedulerStats, now: float) -> list[Timeline]:
         """The choices of the answer called `name`, the first one first.
 
         A client may give several requests the same `x-request-id`: then the latest come first.
         """
         found = {item.id: item for item in self.ended() if is_called(name, item)}
         wanted = [request for request in live if is_called(name, request) and request.id not in found]
-        return sorted([*found.values(), *self.live(wanted, now)], key=_place)
+        return sorted([*found.values(), *self.live(wanted, stats, now)], key=_place)
 
     def _so_far(self, request: Request, log: QueueLog, now: float) -> Timeline:
         events = request.events.copy()  # the step thread may add to it
+        if events[-1].what is EventKind.ADMITTED:  # its step is being computed
+            events = settled(events, log)
         return timeline(request, [*events, *wait_lines(events, log, now)], now)
 
 

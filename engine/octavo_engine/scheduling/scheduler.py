@@ -54,6 +54,7 @@ class Scheduler:
         self._num_new = 0
         # What holds the head of the queue holds everyone behind it, so one reason serves them all.
         self._blocked: WaitReason = WaitReason.NEW
+        self._decided = 0.0
 
     # -- requests come and go ------------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class Scheduler:
                 self._admit(plan, before=request)
             self._continue(request, plan)
         self._admit(plan)
-        self._num_new, self._seen = 0, self._arrivals
+        self._num_new, self._seen, self._decided = 0, self._arrivals, now
         if not self._waiting:
             self._blocked = WaitReason.NEW
         return plan.batch(self._cache.evicted_blocks, self._blocked if self._waiting else None)
@@ -304,6 +305,8 @@ class Scheduler:
             running_prompt_tokens=sum(request.num_missing for request in self._prefilling),
             running=len(self._running),
             oldest_arrival=oldest.arrival if oldest else None,
+            blocked=self._blocked if self._waiting else None,
+            decided=self._decided,
             free_blocks=cache.num_free,
             cached_blocks=cache.num_cached,
             used_blocks=cache.num_used,

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from octavo_engine.history.documents import slowest, summary, timeline_document
 from octavo_engine.history.recent import History
-from octavo_engine.request import Request, WaitReason
+from octavo_engine.request import Request
 from octavo_engine.server.lifecycle import Lifecycle
 
 MOST_LISTED = 100
@@ -26,7 +26,7 @@ def explaining_routes(lifecycle: Lifecycle, history: History) -> APIRouter:
     @router.get("/v1/requests/{request_id}/timeline")
     async def timeline(request_id: str) -> Response:
         """What happened to a live or recent request, and why."""
-        found = history.find(request_id, live(), time.monotonic())
+        found = history.find(request_id, live(), lifecycle.stats(), time.monotonic())
         if not found:
             return JSONResponse({"error": "no live or recent request has this id"}, 404)
         return JSONResponse(timeline_document(found, time.time() - time.monotonic()))
@@ -39,7 +39,7 @@ def explaining_routes(lifecycle: Lifecycle, history: History) -> APIRouter:
         return JSONResponse(
             {
                 "queue": queue_document(lifecycle, history, time.monotonic()),
-                "live": [summary(item, offset) for item in history.live(oldest, time.monotonic())],
+                "live": [summary(item, offset) for item in history.live(oldest, lifecycle.stats(), time.monotonic())],
                 "slowest": [summary(item, offset) for item in slowest(ended, limit)],
                 "ended_known": len(ended),
             }
@@ -50,12 +50,12 @@ def explaining_routes(lifecycle: Lifecycle, history: History) -> APIRouter:
 
 def queue_document(lifecycle: Lifecycle, history: History, now: float) -> dict[str, Any]:
     """The queue at `now`, in seconds on the engine's clock. `reason` is what holds those that wait; None: nobody."""
-    stats, since = lifecycle.stats(), history.queue.since
-    waiting = {reason.value: stats.waiting.get(reason, 0) for reason in WaitReason}
-    reason = history.queue.present if any(waiting.values()) else None
+    stats = lifecycle.stats()
+    log = history.queue_at(stats)
+    since = now if log.present is None or log.since is None else log.since
     return lifecycle.load() | {
-        "reason": reason,
-        "reason_seconds": round(now - since, 3) if reason is not None and since is not None else 0.0,
+        "reason": log.present,
+        "reason_seconds": round(max(0.0, now - since), 3),
         "waiting_prompt_tokens": stats.waiting_prompt_tokens,
         "running_prompt_tokens": stats.running_prompt_tokens,
     }

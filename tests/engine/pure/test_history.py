@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo_engine.batch import Batch, Slice
+from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.history.documents import slowest, timeline_document
 from octavo_engine.history.queue_log import CHANGES_KEPT, MAX_WAIT_LINES, Change, QueueLog
 from octavo_engine.history.recent import History
@@ -60,7 +60,7 @@ class Life:
         return self.history.ended()[0]
 
     def so_far(self, now: float) -> Timeline:
-        (item,) = self.history.live([self.request], now)
+        (item,) = self.history.live([self.request], SchedulerStats(), now)
         return item
 
 
@@ -123,6 +123,21 @@ def test_it_tells_of_a_request_at_any_moment() -> None:
     life.admitted(107.0)
     assert ("recompute", "", 7.0, 7.2) in told(life.so_far(108.0))
     assert told(life.so_far(108.0))[-1] == ("decode", "", 7.2, 8.0)
+
+
+def test_a_step_that_is_being_computed_has_decided_already() -> None:
+    """What it decided is recorded at its end; who looks before that is told of it all the same."""
+    history, waits, runs = History(), Life(id="w-0"), Life(id="r-0")
+    history.queue.note(100.0, WaitReason.BATCH_FULL)
+    for life in (waits, runs):
+        life.queued(101.0)
+    runs.request.note(105.0, EventKind.ADMITTED)
+    stats = SchedulerStats(blocked=WaitReason.KV_FULL, decided=105.0)
+    waiting, running = history.live([waits.request, runs.request], stats, 107.0)
+    assert told(waiting)[2:] == [("waiting", "batch_full", 1.0, 5.0), ("waiting", "kv_full", 5.0, 7.0)]
+    assert told(running)[2:] == [("waiting", "batch_full", 1.0, 5.0), ("prefill", "", 5.0, 7.0)]
+    assert history.queue_at(stats).present is WaitReason.KV_FULL
+    assert history.queue.present is WaitReason.BATCH_FULL
 
 
 def test_looking_changes_nothing() -> None:
@@ -232,7 +247,7 @@ def test_the_latest_are_kept_and_refusals_wash_nothing_away() -> None:
         life.request.note(100.1, EventKind.REJECTED, RejectReason.QUEUE_FULL)
         history.refused([life.request])
     assert [item.id for item in history.ended()] == ["r4-0", "r3-0", "r2-0", "n8-0", "n7-0"]
-    (refused,) = history.find("n8", (), 0.0)
+    (refused,) = history.find("n8", (), SchedulerStats(), 0.0)
     assert (refused.state, refused.why, refused.seconds) == (State.REJECTED, "queue_full", pytest.approx(0.1))
     assert refused not in slowest(history.ended(), 10)
 
@@ -242,11 +257,11 @@ def test_it_is_found_by_each_of_its_names() -> None:
     first, second = Life(history, id="cmpl-7-1"), Life(history, id="cmpl-7-0")
     first.finished(101.0)
     live = [second.request]
-    assert [item.id for item in history.find("cmpl-7", live, 102.0)] == ["cmpl-7-0", "cmpl-7-1"]
-    assert [item.id for item in history.find("cmpl-7-1", live, 102.0)] == ["cmpl-7-1"]
-    assert [item.id for item in history.find("x-cmpl-7-0", live, 102.0)] == ["cmpl-7-0"]
-    assert history.find("cmpl", live, 102.0) == []
-    assert history.find("", live, 102.0) == []
+    assert [item.id for item in history.find("cmpl-7", live, SchedulerStats(), 102.0)] == ["cmpl-7-0", "cmpl-7-1"]
+    assert [item.id for item in history.find("cmpl-7-1", live, SchedulerStats(), 102.0)] == ["cmpl-7-1"]
+    assert [item.id for item in history.find("x-cmpl-7-0", live, SchedulerStats(), 102.0)] == ["cmpl-7-0"]
+    assert history.find("cmpl", live, SchedulerStats(), 102.0) == []
+    assert history.find("", live, SchedulerStats(), 102.0) == []
 
 
 def test_the_document_says_all_of_it_and_no_text() -> None:

@@ -1,0 +1,163 @@
+"""Timelines and the queue as text for a terminal. Pure: from documents to lines; `Style` alone knows of colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from octavo_engine.explain.advice import advice, queue_advice
+
+Json = dict[str, Any]
+
+BAR_WIDTH = 48
+ROW_WIDTH = 24
+COLOURS = {
+    "receiving": 90, "waiting": 33, "prefill": 36, "decode": 32, "preempted": 31, "recompute": 35, "rejected": 31,
+}  # fmt: skip
+SHADES = {"receiving": "·", "waiting": "░", "prefill": "▒", "decode": "█", "preempted": "╳", "recompute": "▓"}
+MAX_LINES = 40  # of what happened; the JSON form has them all
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How states are set apart: each has a shade, and a colour where the terminal has some."""
+
+    colour: bool = False
+
+    def paint(self, text: str, state: str) -> str:
+        """`text` in the state's colour."""
+        return f"\x1b[{COLOURS[state]}m{text}\x1b[0m" if self.colour and state in COLOURS else text
+
+    def strong(self, text: str) -> str:
+        """A heading."""
+        return f"\x1b[1m{text}\x1b[0m" if self.colour else text
+
+
+def request_report(document: Json, style: Style) -> str:
+    """One request: how it ended, where the time went, what happened, what to change."""
+    lines = [*_head(document, style), ""]
+    if document["shares"]:
+        lines += [style.strong("Where the time went"), f"  {_bar(document, style)}", *_rows(document, style), ""]
+    lines += [style.strong("What happened"), *_events(document, style), ""]
+    if gap := document["longest_gap"]:
+        beside = gap["prompt_tokens_in_step"]
+        why = f", in a step that computed {beside:,} prompt tokens" if beside else ""
+        lines += [
+            f"The longest pause between two tokens was {_seconds(gap['seconds'])}, until {gap['at']:.3f} s{why}.",
+            "",
+        ]
+    return "\n".join([*lines, style.strong("What to change"), f"  {advice(document)}"]) + "\n"
+
+
+def queue_report(document: Json, style: Style) -> str:
+    """The queue now, who has been there longest, and the slowest requests of late."""
+    queue = document["queue"]
+    lines = [*_queue(queue, style), f"  {queue_advice(queue)}" if queue["reason"] else ""]
+    if document["live"]:
+        lines += ["", style.strong("Live, the oldest first"), *(_line(item, style) for item in document["live"])]
+    if document["slowest"]:
+        heading = f"Slowest of the last {document['ended_known']:,}"
+        lines += ["", style.strong(heading), *(_line(item, style) for item in document["slowest"])]
+        lines += ["", "octavo explain ID tells more of one."]
+    return "\n".join(lines) + "\n"
+
+
+def _head(document: Json, style: Style) -> Iterator[str]:
+    tokens, why = document["tokens"], f" ({document['why']})" if document["why"] else ""
+    live = document["state"] not in ("finished", "rejected")
+    since = "for" if live else "after"
+    yield style.strong(f"{document['id']}: {document['state']}{why} {since} {_seconds(document['seconds'])}")
+    received = datetime.fromtimestamp(document["received"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield f"  received {received}, x-request-id {document['x_request_id'] or 'none'}"
+    first = document["first_token_seconds"]
+    began = "no token yet" if first is None and live else "no token" if first is None else f"the first at {first:.3f} s"
+    times = {0: "", 1: ", preempted once"}.get(document["preemptions"], f", preempted {document['preemptions']} times")
+    yield (
+        f"  {tokens['prompt']:,} prompt tokens, {tokens['cached']:,} of them cached;"
+        f" {tokens['output']:,} generated, {began}{times}"
+    )
+    if document["other_choices"]:
+        yield f"  other choices: {', '.join(document['other_choices'])}"
+
+
+def _bar(document: Json, style: Style) -> str:
+    """The request's life from left to right, a character for each 48th of it."""
+    total, drawn, bar = document["seconds"], 0, ""
+    for span in document["spans"]:
+        until = round(BAR_WIDTH * (span["began"] + span["seconds"]) / total) if total else 0
+        bar += style.paint(SHADES.get(span["state"], "?") * (until - drawn), span["state"])
+        drawn = max(drawn, until)
+    return f"|{bar}|"
+
+
+def _rows(document: Json, style: Style) -> Iterator[str]:
+    for share in document["shares"]:
+        name = f"{SHADES.get(share['state'], '?')} {share['state']} {share['why']}".rstrip()
+        length = round(ROW_WIDTH * share["share"])
+        bar = "  " + style.paint("█" * length, share["state"]) if length else ""
+        yield f"  {name:<26} {_seconds(share['seconds']):>9} {100 * share['share']:>4.0f} %{bar}"
+
+
+def _events(document: Json, style: Style) -> Iterator[str]:
+    events = document["events"]
+    middle = len(events) - MAX_LINES
+    for number, event in enumerate(events):
+        if middle > 0 and MAX_LINES // 2 <= number < MAX_LINES // 2 + middle:
+            if number == MAX_LINES // 2:
+                yield f"  ... {middle} lines more: --json has them"
+            continue
+        yield f"  {event['seconds']:>9.3f} s  {style.paint(_words(event), event['what'])}"
+    if document["events_left_out"]:
+        yield f"  {document['events_left_out']} lines were not kept"
+
+
+def _words(event: Json) -> str:
+    what, why, by = event["what"], event["why"], event.get("by", "")
+    match what:
+        case "admitted":
+            cached = event.get("tokens", 0)
+            return f"admitted, {cached:,} tokens cached" if cached else "admitted"
+        case "computed":
+            steps, until = event["steps"], event["until"]
+            return f"computed {event['tokens']:,} tokens in {steps} step{'s' * (steps > 1)}, until {until:.3f} s"
+        case "waiting":
+            return f"waiting: {why or 'for the queue'}" + (f", for {by}" if by else "")
+        case "preempted":
+            return f"preempted: {why}, for {by}"
+        case "first_token":
+            return "first token"
+    return f"{what}: {why}" if why else str(what)
+
+
+def _queue(queue: Json, style: Style) -> Iterator[str]:
+    waiting = {reason: count for reason, count in queue["waiting"].items() if count}
+    number = sum(waiting.values())
+    yield style.strong(f"{queue['model_name']}: {queue['state']}, {number:,} waiting, {queue['running']:,} running")
+    if waiting:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in waiting.items())
+        since = f" ({queue['reason']} for {_seconds(queue['reason_seconds'])})" if queue["reason"] else ""
+        yield f"  {reasons}{since}; the oldest has waited {_seconds(queue['oldest_wait_seconds'])}"
+    yield (
+        f"  {queue['waiting_prompt_tokens']:,} prompt tokens wait, {queue['running_prompt_tokens']:,} are being"
+        f" computed: about {_seconds(queue['estimated_queue_seconds'])}"
+    )
+    seats, used = queue["max_num_seqs"], 100 * queue["kv_cache_usage_ratio"]
+    yield f"  {queue['running']:,} of {seats:,} seats and {used:.0f} % of the KV blocks are taken"
+
+
+def _line(item: Json, style: Style) -> str:
+    largest, tokens = item["largest"], item["tokens"]
+    most = (
+        "" if largest is None else f"{largest['state']} {largest['why']}".rstrip() + f" {100 * largest['share']:.0f} %"
+    )
+    told = f"  {_seconds(item['seconds']):>9}  {item['id']:<44} {item['state']} {item['why']}".rstrip()
+    shown = style.paint(most, largest["state"]) if largest else most
+    return f"{told}; {tokens['prompt']:,} in, {tokens['output']:,} out; most: {shown}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.1f} ms"
+    return f"{seconds:.2f} s" if seconds < 99.5 else f"{seconds:,.0f} s"
