@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from octavo_engine.batch import Batch
 from octavo_engine.request import FinishReason, Request, SamplingParams, Status
+from octavo_engine.scheduling.cache_aware import CacheAwareQueue
 from octavo_engine.scheduling.kv_cache import KVCache
+from octavo_engine.scheduling.policy import Policy
 from octavo_engine.scheduling.scheduler import Scheduler
+from octavo_engine.scheduling.waiting import RankedQueue, WaitingQueue
 
 BLOCK = 4
 _ids = count()
 
 
-def request(tokens: int | list[int], *, max_tokens: int = 8, namespace: str = "", arrival: float = 0.0) -> Request:
+def request(tokens: int | list[int], *, max_tokens: int = 8, **fields: Any) -> Request:
     """A request of `tokens` distinct made-up tokens, or of just these tokens."""
     number = next(_ids)
     prompt = tokens if isinstance(tokens, list) else [1_000_000 + 1000 * number + i for i in range(tokens)]
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
-    return Request(id=f"r{number}", tokens=list(prompt), params=params, arrival=arrival, namespace=namespace)
+    return Request(id=f"r{number}", tokens=list(prompt), params=params, **{"arrival": 0.0} | fields)
 
 
-def scheduler(blocks: int = 64, *, budget: int = 32, seqs: int = 8, chunked: bool = True, caching: bool = True):
+@dataclass(frozen=True, slots=True)
+class SmallPolicy(Policy):
+    """A policy whose limits are as small as these tests' prompts."""
+
+    min_shared_tokens: int = BLOCK
+    looks: int = 256
+
+    def make_queue(self, cache: KVCache) -> WaitingQueue:
+        if self.window_seconds is None:
+            return RankedQueue()
+        limits = {"min_shared_tokens": self.min_shared_tokens, "looks": self.looks}
+        return CacheAwareQueue(cache, self.window_seconds, **limits)
+
+
+def scheduler(
+    blocks: int = 64,
+    *,
+    budget: int = 32,
+    seqs: int = 8,
+    chunked: bool = True,
+    caching: bool = True,
+    policy: Policy | None = None,
+):
     """A scheduler over `blocks` blocks of 4 tokens; its cache is at `.cache`."""
     cache = KVCache(blocks, BLOCK, enable_prefix_caching=caching)
-    made = Scheduler(cache, max_num_batched_tokens=budget, max_num_seqs=seqs, enable_chunked_prefill=chunked)
+    made = Scheduler(
+        cache,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        enable_chunked_prefill=chunked,
+        policy=policy or Policy(),
+    )
     made.cache = cache  # type: ignore[attr-defined]
     return made
 
@@ -39,9 +72,9 @@ def run(made: Scheduler, batch: Batch, *, token: int = 7) -> None:
             made.finish(piece.request, FinishReason.LENGTH, 0.0)
 
 
-def step(made: Scheduler, *, token: int = 7) -> Batch:
+def step(made: Scheduler, *, token: int = 7, now: float = 0.0) -> Batch:
     """One step, start to end."""
-    batch = made.schedule(0.0)
+    batch = made.schedule(now)
     run(made, batch, token=token)
     return batch
 
@@ -81,9 +114,31 @@ def check_accounting(made: Scheduler, live: list[Request]) -> None:
     assert free | in_tree | set(holders) == set(range(pool.total))
     assert cache.num_free + cache.num_cached + cache.num_used == cache.num_blocks
     assert cache.num_used == len(holders)
+    assert cache.held_slots == sum(len(item.blocks) for item in live) * cache.block_size
+    assert cache.stored_tokens == sum(item.num_computed for item in live)
     check_sharing(holders, cache.block_size)
     if tree:
         check_tree(tree, set(holders))
+    check_queue(made, live)
+
+
+def check_queue(made: Scheduler, live: list[Request]) -> None:
+    """Who runs is in order of rank, who needs a prompt is known, and who waits for a prefix has someone to wait for."""
+    running = [item for item in live if item.status is Status.RUNNING]
+    assert made._running == sorted(running, key=lambda item: item.rank)
+    assert {item for item in running if item.num_missing > 1} <= set(made._prefilling) <= set(running)
+    assert len(made._waiting) == len(live) - len(running)
+    if isinstance(queue := made._waiting, CacheAwareQueue):
+        pending = [place for place in queue._places.values() if place.pending]
+        assert len(pending) == queue.num_pending
+        for place in pending:
+            woken = place.request.id in queue._woken
+            assert woken or queue._fillers[place.watched].request.status is Status.RUNNING
+        assert all(place.request.status is Status.RUNNING for place in queue._fillers.values())
+        assert queue._filling.keys() == {item.id for item in running}
+        assert len(queue._candidates) + len(queue._later) + len(pending) == len(queue)
+        watched = {place.watched for place in queue._places.values()}
+        assert queue._watchers.keys() <= watched
 
 
 def check_sharing(holders: dict[int, list[Request]], size: int) -> None:
@@ -104,3 +159,5 @@ def check_tree(tree, held: set[int]) -> None:
         assert node.idle == (node.block not in held)
         assert not node.idle or all(child.idle for child in node.children.values())
         assert node.parent.children[node.tokens] is node
+        assert tree._by_key[node.key] is node
+    assert len(tree._by_key) == len(tree._nodes)
