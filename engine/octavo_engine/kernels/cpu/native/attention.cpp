@@ -7,7 +7,7 @@
 namespace octavo {
 namespace {
 
-// The row's output of one query head of a tile.
+// Where the output of a tile's row belongs.
 template <typename T>
 T* place_of(const AttentionStep& step, const QueryTile& tile, int64_t kv_head, int64_t row, T* out) {
     const int64_t token = step.starts[tile.sequence] + tile.first + row / step.group();
@@ -31,7 +31,8 @@ void attend_whole(const Job<T>& job, Workspace<T>& work, T* out) {
         merge(work.total, work.piece, work.rows, work.width);
     }
     for (int64_t row = 0; row < work.rows; ++row)
-        write_out(work.total, row, work.width, work.dim, place_of(job.step, job.tile, job.kv_head, row, out));
+        write_out(work.total, row, work.width, work.dim,
+                  place_of(job.step, job.tile, job.kv_head + row / job.rows(), row % job.rows(), out));
 }
 
 template <typename T>
@@ -39,8 +40,8 @@ void attend_item(const AttentionStep& step, const Plan& plan, const Item& item, 
                  const T* keys, const T* values, T* out) {
     static thread_local Workspace<T> work;
     const QueryTile& tile = plan.tiles[item.tile];
-    const Job<T> job{step, tile, item.kv_head, keys, values};
-    work.fit(step.dim, job.rows());
+    const Job<T> job{step, tile, item.kv_head, item.kv_heads, keys, values};
+    work.fit(step.dim, job.rows() * job.kv_heads);
     gather_queries(job, query, stride, work);
     if (tile.kept == QueryTile::WHOLE) return attend_whole(job, work, out);
     const int64_t row = Plan::row(step, tile, item.kv_head, item.piece);

@@ -43,7 +43,8 @@ struct QueryTile {
 };
 
 struct Item {
-    int64_t tile, kv_head, piece;  // piece: from first_piece on; or ALL_PIECES
+    int64_t tile, kv_head, kv_heads;  // key/value heads [kv_head, kv_head + kv_heads)
+    int64_t piece;                    // from first_piece on; or ALL_PIECES
 };
 
 // Running softmaxes of some rows: sums of weighted values, of weights, and the largest score that they are relative to.
@@ -70,13 +71,15 @@ struct Plan {
     // Tiles of all queries; one that is more than its share of the step is cut at its pieces. `width` is a row's numbers.
     void cut(const AttentionStep& step, int64_t width, int threads);
 
-    // Rows of the results of one piece of a tile, from `kept` on.
+    // Where the results of one piece of a tile are kept, of one key/value head after the other.
     static int64_t row(const AttentionStep& step, const QueryTile& tile, int64_t kv_head, int64_t piece) {
-        return tile.kept + (kv_head * tile.pieces + piece) * tile.count * step.group();
+        return tile.kept + (piece * step.kv_heads + kv_head) * tile.count * step.group();
     }
 
 private:
     SoftmaxMemory memory;
+
+    void add_items(const AttentionStep& step, int64_t index, int64_t kv_heads);
 };
 
 // Computes a planned step, with each thread of the region in which it is called: all of them return when it is done.

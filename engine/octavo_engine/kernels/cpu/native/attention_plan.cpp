@@ -19,23 +19,36 @@ void add_tiles(const AttentionStep& step, int64_t sequence, std::vector<QueryTil
     }
 }
 
+// The heads of a token lie side by side, so they are read together where there is other work to share out, and where a
+// thread has room for their sums.
+int64_t heads_together(const AttentionStep& step, const QueryTile& tile, int64_t pieces_of_step, int threads) {
+    const bool fit = tile.count * step.query_heads <= QUERY_ROWS;
+    return fit && (threads == 1 || pieces_of_step >= threads * ITEMS_A_THREAD) ? step.kv_heads : 1;
+}
+
 }  // namespace
+
+void Plan::add_items(const AttentionStep& step, int64_t index, int64_t kv_heads) {
+    const bool whole = tiles[index].kept == QueryTile::WHOLE;
+    const int64_t first = whole ? QueryTile::ALL_PIECES : 0, end = whole ? 0 : tiles[index].pieces;
+    for (int64_t kv_head = 0; kv_head < step.kv_heads; kv_head += kv_heads)
+        for (int64_t piece = first; piece < end; ++piece) items.push_back({index, kv_head, kv_heads, piece});
+}
 
 void Plan::cut(const AttentionStep& step, int64_t width, int threads) {
     tiles.clear(), items.clear();
     for (int64_t sequence = step.sequences - 1; sequence >= 0; --sequence) add_tiles(step, sequence, tiles);
-    int64_t all = 0, rows = 0;
-    for (const QueryTile& tile : tiles) all += cost(step, tile) * step.kv_heads;
+    int64_t costs = 0, pieces = 0, rows = 0;
+    for (const QueryTile& tile : tiles) costs += cost(step, tile), pieces += tile.pieces;
     for (int64_t index = 0; index < static_cast<int64_t>(tiles.size()); ++index) {
         QueryTile& tile = tiles[index];
-        const bool whole = tile.pieces == 1 || cost(step, tile) * threads * ITEMS_A_THREAD <= all || threads == 1;
-        if (!whole) {
+        const int64_t heads = heads_together(step, tile, pieces, threads);
+        const int64_t share = costs * step.kv_heads / (threads * ITEMS_A_THREAD);
+        if (threads > 1 && tile.pieces > 1 && cost(step, tile) * heads > share) {
             tile.kept = rows;
             rows += tile.pieces * tile.count * step.query_heads;
         }
-        for (int64_t kv_head = 0; kv_head < step.kv_heads; ++kv_head)
-            for (int64_t piece = whole ? QueryTile::ALL_PIECES : 0; piece < (whole ? 0 : tile.pieces); ++piece)
-                items.push_back({index, kv_head, piece});
+        add_items(step, index, heads);
     }
     kept = memory.fit(rows, width);
 }

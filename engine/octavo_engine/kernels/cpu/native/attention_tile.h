@@ -1,4 +1,5 @@
-// Some queries of a sequence against a piece of its context, for one key/value head and all query heads that share it.
+// Some queries of a sequence against a piece of its context, for some key/value heads and all query heads that share
+// them.
 //
 // Keys come in tiles. A tile is turned and paired once, into words in the order in which products read them, and meets
 // all rows (queries x heads) while it is at hand: products in the type of the cache, sums and running softmax
@@ -49,7 +50,8 @@ struct Workspace {
 
 // ---- a tile of keys and values -------------------------------------------------------------------------------------
 
-// Where the rows of some tokens lie. Past the last one there is nothing: foreign memory is not read.
+// Where the rows of some tokens lie, of one key/value head and those after it. Past the last token there is nothing:
+// foreign memory is not read.
 template <typename T>
 struct Rows {
     const T *keys[KEYS], *values[KEYS];
@@ -58,53 +60,65 @@ struct Rows {
     Rows(const AttentionStep& step, const T* key_cache, const T* value_cache, int64_t sequence, int64_t kv_head,
          int64_t first)
         : count(std::min<int64_t>(KEYS, step.lengths[sequence] - first)) {
+        const int64_t width = step.kv_heads * step.dim;
         const int32_t* block = step.tables + sequence * step.table_stride + first / step.block_size;
         int64_t offset = first % step.block_size;
         for (int64_t token = 0; token < count; ++token) {
-            const int64_t place = ((*block * step.block_size + offset) * step.kv_heads + kv_head) * step.dim;
+            const int64_t place = (*block * step.block_size + offset) * width + kv_head * step.dim;
             keys[token] = key_cache + place, values[token] = value_cache + place;
             if (++offset == step.block_size) offset = 0, ++block;
         }
     }
+};
 
-    // Ask for them ahead of their use.
-    void fetch(int64_t dim) const {
+// The rows that come next, asked for a few at a time between the work on others: processors do not foresee blocks that
+// lie anywhere, and a core waits for few lines of memory at once.
+template <typename T>
+struct Ahead {
+    Rows<T> rows;
+    int64_t numbers, share;  // of each row; rows at a time
+    int64_t done = 0;
+
+    // Inline, or the compiler drops the call: it has no effect that it knows of.
+    __attribute__((always_inline)) void fetch_some() {
         constexpr int64_t LINE = 64 / sizeof(T);
-        for (int64_t token = 0; token < count; ++token)
-            for (int64_t d = 0; d < dim; d += LINE)
-                __builtin_prefetch(keys[token] + d), __builtin_prefetch(values[token] + d);
+        const int64_t end = std::min(done + share, rows.count);
+        for (; done < end; ++done)
+            for (int64_t d = 0; d < numbers; d += LINE) {
+                __builtin_prefetch(rows.keys[done] + d, 0, 2);  // to the second level: the first is smaller than a tile
+                __builtin_prefetch(rows.values[done] + d, 0, 2);
+            }
     }
 };
 
-// keys[word][token] = the word of the token's key
+// keys[word][token] = the word of the token's key, which begins at `from` in its row
 template <typename T>
-void turn_keys(const Rows<T>& rows, int64_t dim, T* keys) {
+void turn_keys(const Rows<T>& rows, int64_t from, int64_t dim, T* keys) {
     const int64_t tokens = up_to(rows.count, LANES);
     for (int64_t d = 0; d < dim; d += Dot<T>::WIDTH)
         for (int64_t token = 0; token < tokens; token += LANES) {
             Words square[LANES];
             const auto bytes = static_cast<int64_t>((dim - d) * sizeof(T));
             for (int64_t i = 0; i < LANES; ++i)
-                square[i] = token + i < rows.count ? words(rows.keys[token + i] + d, bytes) : Words{};
+                square[i] = token + i < rows.count ? words(rows.keys[token + i] + from + d, bytes) : Words{};
             transpose(square);
             for (int64_t i = 0; i < LANES; ++i) store(keys + (d / STEP<T> + i) * KEYS * STEP<T> + token * STEP<T>, square[i]);
         }
 }
 
 // values[pair of tokens][column] = the pair of their numbers
-inline void pair_values(const Rows<Bf16>& rows, int64_t dim, int64_t width, Bf16* values) {
+inline void pair_values(const Rows<Bf16>& rows, int64_t from, int64_t dim, int64_t width, Bf16* values) {
     static const Bf16 nothing[LANES] = {};
     for (int64_t token = 0; token < rows.count; token += 2, values += 2 * width)
         for (int64_t d = 0; d < width; d += LANES) {
-            const bool both = token + 1 < rows.count;
-            const Mask mask = lanes(d, dim);
-            store(values + 2 * d, pairs(rows.values[token] + d, both ? rows.values[token + 1] + d : nothing, mask));
+            const Bf16* second = token + 1 < rows.count ? rows.values[token + 1] + from + d : nothing;
+            store(values + 2 * d, pairs(rows.values[token] + from + d, second, lanes(d, dim)));
         }
 }
 
-inline void pair_values(const Rows<float>& rows, int64_t dim, int64_t width, float* values) {
+inline void pair_values(const Rows<float>& rows, int64_t from, int64_t dim, int64_t width, float* values) {
     for (int64_t token = 0; token < rows.count; ++token, values += width)
-        for (int64_t d = 0; d < width; d += LANES) store(values + d, load(rows.values[token] + d, lanes(d, dim)));
+        for (int64_t d = 0; d < width; d += LANES) store(values + d, load(rows.values[token] + from + d, lanes(d, dim)));
 }
 
 // ---- products ------------------------------------------------------------------------------------------------------
@@ -209,50 +223,68 @@ inline void clear(Softmaxes of, int64_t rows, int64_t width) {
 
 // ---- a piece -------------------------------------------------------------------------------------------------------
 
-// The work of one item.
+// The work of one item. Its rows are those of one key/value head after the other.
 template <typename T>
 struct Job {
     const AttentionStep& step;
     const QueryTile& tile;
-    int64_t kv_head;
+    int64_t kv_head, kv_heads;
     const T *key_cache, *value_cache;
 
+    int64_t rows() const { return tile.count * step.group(); }  // of one key/value head
     int64_t position(int64_t row) const { return step.position(tile.sequence, tile.first + row / step.group()); }
-    int64_t rows() const { return tile.count * step.group(); }
     int64_t last() const { return position(rows() - 1); }  // key that is seen
     Rows<T> at(int64_t key) const { return {step, key_cache, value_cache, tile.sequence, kv_head, key}; }
 };
 
-// Up to TILE_ROWS rows, from `row` on, meet a tile of keys.
+// Up to TILE_ROWS rows of one key/value head, from `row` on, meet a tile of keys.
 template <typename T>
-void add_tile(const Job<T>& job, const Workspace<T>& work, Softmaxes to, int64_t row, int64_t rows, int64_t first_key,
-              int64_t count) {
+void add_tile(const Job<T>& job, const Workspace<T>& work, const T* queries, Softmaxes to, int64_t row, int64_t rows,
+              int64_t first_key, int64_t count, Ahead<T>& ahead) {
     alignas(64) float scores[TILE_ROWS * KEYS];
     alignas(64) T weights[TILE_ROWS * KEYS];
     float shrink[TILE_ROWS];
-    multiply<T, false>(rows, work.queries + row * work.depth, work.depth, work.keys, KEYS, work.depth / STEP<T>, scores);
+    multiply<T, false>(rows, queries + row * work.depth, work.depth, work.keys, KEYS, work.depth / STEP<T>, scores);
     for (int64_t i = 0; i < rows; ++i) {
         hide(scores + i * KEYS, first_key, job.position(row + i), job.step.window);
         shrink[i] = soften(scores + i * KEYS, job.step.scale, to.largest[row + i], to.totals[row + i], weights + i * KEYS);
     }
+    ahead.fetch_some();
     multiply<T, true>(rows, weights, KEYS, work.values, work.width, up_to(count, STEP<T>) / STEP<T>,
                       to.outputs + row * work.width, shrink);
 }
 
-// All rows of a tile of queries against the keys [begin, end) of one piece.
+// All rows of one key/value head, the job's `head`-th, meet a tile of keys.
+template <typename T>
+void add_keys(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t head, int64_t first_key, const Rows<T>& from,
+              Ahead<T>& ahead) {
+    const int64_t rows = job.rows(), blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const T* queries = work.queries + head * rows * work.depth;
+    ahead.fetch_some();
+    turn_keys(from, head * work.dim, work.dim, work.keys);
+    ahead.fetch_some();
+    pair_values(from, head * work.dim, work.dim, work.width, work.values);
+    ahead.fetch_some();
+    for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t row = rows * block / blocks, next = rows * (block + 1) / blocks;
+        if (first_key <= job.position(next - 1))
+            add_tile(job, work, queries, to, row, next - row, first_key, from.count, ahead);
+    }
+}
+
+// All rows against the keys [begin, end) of one piece.
 template <typename T>
 void add_piece(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t begin, int64_t end) {
-    const int64_t rows = job.rows(), blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    clear(to, rows, work.width);
-    Rows<T> here = job.at(begin), next = here;
-    for (int64_t key = begin; key < end; key += KEYS, here = next) {
-        if (key + KEYS <= job.last()) next = job.at(key + KEYS), next.fetch(work.dim);
-        turn_keys(here, work.dim, work.keys);
-        pair_values(here, work.dim, work.width, work.values);
-        for (int64_t block = 0; block < blocks; ++block) {
-            const int64_t row = rows * block / blocks, after = rows * (block + 1) / blocks;
-            if (key <= job.position(after - 1)) add_tile(job, work, to, row, after - row, key, here.count);
-        }
+    constexpr int64_t TIMES_A_HEAD = 4;
+    clear(to, work.rows, work.width);
+    Rows<T> here = job.at(begin);
+    for (int64_t key = begin; key < end; key += KEYS) {
+        const bool more = key + KEYS <= job.last();
+        Ahead<T> ahead{more ? job.at(key + KEYS) : here, job.kv_heads * work.dim};
+        ahead.share = more ? (KEYS + TIMES_A_HEAD * job.kv_heads - 1) / (TIMES_A_HEAD * job.kv_heads) : 0;
+        for (int64_t head = 0; head < job.kv_heads; ++head)
+            add_keys(job, work, to.from(head * job.rows(), work.width), head, key, here, ahead);
+        here = ahead.rows;
     }
 }
 
@@ -260,14 +292,14 @@ void add_piece(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t begi
 template <typename T>
 void gather_queries(const Job<T>& job, const T* query, int64_t stride, Workspace<T>& work) {
     const int64_t group = job.step.group(), dim = work.dim;
+    const T* first = query + (job.step.starts[job.tile.sequence] + job.tile.first) * stride + job.kv_head * group * dim;
     T* to = work.queries;
-    for (int64_t i = 0; i < job.tile.count; ++i) {
-        const T* from = query + (job.step.starts[job.tile.sequence] + job.tile.first + i) * stride;
-        for (int64_t head = job.kv_head * group; head < (job.kv_head + 1) * group; ++head, to += work.depth) {
-            std::copy_n(from + head * dim, dim, to);
-            std::fill(to + dim, to + work.depth, T{});
-        }
-    }
+    for (int64_t kv_head = 0; kv_head < job.kv_heads; ++kv_head)
+        for (int64_t i = 0; i < job.tile.count; ++i)
+            for (int64_t head = 0; head < group; ++head, to += work.depth) {
+                std::copy_n(first + i * stride + (kv_head * group + head) * dim, dim, to);
+                std::fill(to + dim, to + work.depth, T{});
+            }
 }
 
 // One row's sums, weighed, are its output.
