@@ -10,7 +10,7 @@ step takes longer, and the share that it reaches is honest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -33,6 +33,12 @@ class Machine:
     def ridge(self) -> float:
         """Operations a byte above which a step is bound by computing."""
         return self.flops / self.bandwidth
+
+    def at_least(self, work: Work, seconds: float) -> Machine:
+        """The same machine, which has done that work in so many seconds: it can do that much."""
+        return replace(
+            self, bandwidth=max(self.bandwidth, work.bytes / seconds), flops=max(self.flops, work.flops / seconds)
+        )
 
 
 @dataclass(frozen=True, slots=True)

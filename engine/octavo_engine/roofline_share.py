@@ -31,8 +31,12 @@ class RooflineShare:
         self._limits = cost, machine
 
     def step(self, phase: str, batch: Batch, seconds: float) -> None:
-        """Account for a step that took `seconds`."""
-        if self._limits is None:
+        """Account for a step that took `seconds`.
+
+        A step that was faster than the machine can be shows that the machine can do more: it was busy when it was
+        measured, or the weights lie in a cache. From then on its figures are what was reached.
+        """
+        if self._limits is None or seconds <= 0:
             return
         cost, machine = self._limits
         if phase == "decode":
@@ -40,16 +44,16 @@ class RooflineShare:
         else:
             pieces = [(piece.start, piece.stop) for piece in batch.slices]
             work = cost.step(pieces, sum(piece.samples for piece in batch.slices))
+        if work.least_seconds(machine) > seconds:
+            machine = machine.at_least(work, seconds)
+            self._limits = cost, machine
         keep = math.exp(-seconds / self.MEMORY_SECONDS)
         self._spent[phase] = self._spent[phase] * keep + seconds
         for bound, least in work.seconds(machine).items():
             self._least[phase, bound] = self._least[phase, bound] * keep + least
 
     def shares(self) -> dict[tuple[str, str], float]:
-        """By phase and bound, from 0 to 1; 0 before the phase's first step, and where the machine is not known.
-
-        Above 1, the machine is better than it measured: it was busy then.
-        """
+        """By phase and bound, from 0 to 1; 0 before the phase's first step, and where the machine is not known."""
         return {
             (phase, bound.value): least / self._spent[phase] if self._spent[phase] else 0.0
             for (phase, bound), least in self._least.copy().items()

@@ -58,6 +58,24 @@ def test_recent_steps_weigh_most():
     assert share.shares()["decode", "memory"] > 0.9
 
 
+def test_a_step_that_beats_the_machine_shows_what_the_machine_can_do():
+    share = known()
+    least = COST.decode([200]).bytes / 48e9
+    share.step("decode", decoding(200), least / 2)
+    assert share.shares()["decode", "memory"] == pytest.approx(1.0)
+    share = known()
+    share.step("prefill", Batch(slices=(piece(0, 100),)), 1e-6)  # it moves the machine's figures, not the past
+    share.step("decode", decoding(200), least)
+    assert share.shares()["decode", "memory"] < 0.01
+    assert max(share.shares().values()) <= 1.0
+
+
+def test_a_step_of_no_time_is_no_step():
+    share = known()
+    share.step("decode", decoding(200), 0.0)
+    assert share.shares()["decode", "memory"] == 0.0
+
+
 def test_nothing_is_claimed_of_an_unknown_machine_or_before_a_step():
     share = RooflineShare(["decode"])
     share.step("decode", decoding(200), 0.001)
@@ -86,6 +104,6 @@ def test_the_engines_metrics_have_every_phase_and_bound():
     metrics.roofline.know(COST, MACHINE)
     metrics.step(decoding(101, 140), 0.010)
     assert value("decode", "memory") == pytest.approx(COST.decode([101, 140]).bytes / 48e9 / 0.010)
-    metrics.step(Batch(slices=(piece(0, 50, samples=False), piece(100, 1))), 0.010)
+    metrics.step(Batch(slices=(piece(0, 50, samples=False), piece(100, 1))), 0.050)
     mixed = COST.step([(0, 50), (100, 101)], 1)
-    assert value("mixed", "compute") == pytest.approx(mixed.flops / 600e9 / 0.010)
+    assert value("mixed", "compute") == pytest.approx(mixed.flops / 600e9 / 0.050)
