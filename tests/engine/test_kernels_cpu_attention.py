@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_cases import TOLERANCE, Case, decode_cases, mixed_cases
-from octavo_engine.kernels.cpu import library
 
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
 FEW = ((0, 1), (15, 1), (16, 1), (90, 1))
 
 
