@@ -20,6 +20,7 @@ usage: octavo serve MODEL [options]                 serve a model over the OpenA
        octavo preflight [options] -- MODEL [...]    check a model and the arguments of serve without loading it
        octavo explain [ID] [options]                say where a request's time went, or why the queue waits
        octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
+       octavo doctor [options]                      name what limits a running engine
        octavo COMMAND --help                        all options
        octavo --version
 """
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _reporting(commands[command], rest[:-1])
         case "explain":
             return _explain(rest[:-1])
+        case "doctor":
+            return _doctor(rest[:-1])
         case "--version":
             print(f"octavo {__version__}")  # noqa: T201
             return 0
@@ -117,6 +120,12 @@ def _explain(arguments: Sequence[str]) -> int:
     from octavo_engine.explain.command import explain  # noqa: PLC0415
 
     return explain(arguments, sys.stdout, os.environ)
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from octavo_engine.doctor.command import doctor  # noqa: PLC0415
+
+    return doctor(arguments, sys.stdout)
 
 
 def _succeed(facts: dict[str, str | int]) -> None:
