@@ -19,6 +19,7 @@ usage: octavo serve MODEL [options]                 serve a model over the OpenA
        octavo fetch SOURCE DIRECTORY [options]      fetch a model: hf://, s3://, gs://, https://, oci://
        octavo preflight [options] -- MODEL [...]    check a model and the arguments of serve without loading it
        octavo explain [ID] [options]                say where a request's time went, or why the queue waits
+       octavo top [options]                         show what a running server does, live
        octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
        octavo doctor [options]                      name what limits a running engine
        octavo COMMAND --help                        all options
@@ -36,14 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     has is kept).
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
+    starts = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan}
+    looks = {"explain": _explain, "top": _top, "doctor": _doctor}  # at a server that runs
+    if command in starts:
+        return _reporting(starts[command], rest[:-1])
+    if command in looks:
+        return looks[command](rest[:-1])
     match command:
-        case "serve" | "fetch" | "preflight" | "plan":
-            commands = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan}
-            return _reporting(commands[command], rest[:-1])
-        case "explain":
-            return _explain(rest[:-1])
-        case "doctor":
-            return _doctor(rest[:-1])
         case "--version":
             print(f"octavo {__version__}")  # noqa: T201
             return 0
@@ -126,6 +126,12 @@ def _doctor(arguments: Sequence[str]) -> int:
     from octavo_engine.doctor.command import doctor  # noqa: PLC0415
 
     return doctor(arguments, sys.stdout)
+
+
+def _top(arguments: Sequence[str]) -> int:
+    from octavo_engine.explain.top import top  # noqa: PLC0415
+
+    return top(arguments, sys.stdout, os.environ)
 
 
 def _succeed(facts: dict[str, str | int]) -> None:

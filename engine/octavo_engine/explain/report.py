@@ -45,7 +45,7 @@ def request_report(document: Json, style: Style) -> str:
         beside = gap["prompt_tokens_in_step"]
         why = f", in a step that computed {beside:,} prompt tokens" if beside else ""
         lines += [
-            f"The longest pause between two tokens was {_seconds(gap['seconds'])}, until {gap['at']:.3f} s{why}.",
+            f"The longest pause between two tokens was {seconds(gap['seconds'])}, until {gap['at']:.3f} s{why}.",
             "",
         ]
     return "\n".join([*lines, style.strong("What to change"), f"  {advice(document)}"]) + "\n"
@@ -68,7 +68,7 @@ def _head(document: Json, style: Style) -> Iterator[str]:
     tokens, why = document["tokens"], f" ({document['why']})" if document["why"] else ""
     live = document["state"] not in ("finished", "rejected")
     since = "for" if live else "after"
-    yield style.strong(f"{document['id']}: {document['state']}{why} {since} {_seconds(document['seconds'])}")
+    yield style.strong(f"{document['id']}: {document['state']}{why} {since} {seconds(document['seconds'])}")
     received = datetime.fromtimestamp(document["received"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     yield f"  received {received}, x-request-id {document['x_request_id'] or 'none'}"
     first = document["first_token_seconds"]
@@ -97,7 +97,7 @@ def _rows(document: Json, style: Style) -> Iterator[str]:
         name = f"{SHADES.get(share['state'], '?')} {share['state']} {share['why']}".rstrip()
         length = round(ROW_WIDTH * share["share"])
         bar = "  " + style.paint("█" * length, share["state"]) if length else ""
-        yield f"  {name:<26} {_seconds(share['seconds']):>9} {100 * share['share']:>4.0f} %{bar}"
+        yield f"  {name:<26} {seconds(share['seconds']):>9} {100 * share['share']:>4.0f} %{bar}"
 
 
 def _events(document: Json, style: Style) -> Iterator[str]:
@@ -137,11 +137,11 @@ def _queue(queue: Json, style: Style) -> Iterator[str]:
     yield style.strong(f"{queue['model_name']}: {queue['state']}, {number:,} waiting, {queue['running']:,} running")
     if waiting:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in waiting.items())
-        since = f" ({queue['reason']} for {_seconds(queue['reason_seconds'])})" if queue["reason"] else ""
-        yield f"  {reasons}{since}; the oldest has waited {_seconds(queue['oldest_wait_seconds'])}"
+        since = f" ({queue['reason']} for {seconds(queue['reason_seconds'])})" if queue["reason"] else ""
+        yield f"  {reasons}{since}; the oldest has waited {seconds(queue['oldest_wait_seconds'])}"
     yield (
         f"  {queue['waiting_prompt_tokens']:,} prompt tokens wait, {queue['running_prompt_tokens']:,} are being"
-        f" computed: about {_seconds(queue['estimated_queue_seconds'])}"
+        f" computed: about {seconds(queue['estimated_queue_seconds'])}"
     )
     seats, used = queue["max_num_seqs"], 100 * queue["kv_cache_usage_ratio"]
     yield f"  {queue['running']:,} of {seats:,} seats and {used:.0f} % of the KV blocks are taken"
@@ -152,12 +152,13 @@ def _line(item: Json, style: Style) -> str:
     most = (
         "" if largest is None else f"{largest['state']} {largest['why']}".rstrip() + f" {100 * largest['share']:.0f} %"
     )
-    told = f"  {_seconds(item['seconds']):>9}  {item['id']:<44} {item['state']} {item['why']}".rstrip()
+    told = f"  {seconds(item['seconds']):>9}  {item['id']:<44} {item['state']} {item['why']}".rstrip()
     shown = style.paint(most, largest["state"]) if largest else most
     return f"{told}; {tokens['prompt']:,} in, {tokens['output']:,} out; most: {shown}"
 
 
-def _seconds(seconds: float) -> str:
-    if seconds < 0.0995:
-        return f"{1000 * seconds:.1f} ms"
-    return f"{seconds:.2f} s" if seconds < 99.5 else f"{seconds:,.0f} s"
+def seconds(value: float) -> str:
+    """A duration with the digits that matter."""
+    if value < 0.0995:
+        return f"{1000 * value:.1f} ms"
+    return f"{value:.2f} s" if value < 99.5 else f"{value:,.0f} s"
