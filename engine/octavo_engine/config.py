@@ -51,7 +51,8 @@ class EngineConfig:
     )
     kv_cache_memory_bytes: int | None = option(
         None,
-        "bytes for the KV cache, instead of a share of the device; default on CPU: a quarter of the container's memory",
+        "bytes for the KV cache, instead of a share of the device; default on CPU: a quarter of the container's memory,"
+        " less where weights leave less",
         minimum=1,
     )
     enable_prefix_caching: bool = option(True, "reuse the KV blocks of prompts that begin alike")
