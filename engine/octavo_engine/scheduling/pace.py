@@ -15,6 +15,8 @@ MIN_PROMPT_TOKENS = 16
 PROMPT_WEIGHT = 4
 """A prompt that others keep waiting counts as so many decodes: its reader sees nothing at all yet."""
 LEARNING_RATE = 0.2
+STALE_STEPS = 32
+"""So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
 LARGEST_SURPRISE = 2.0
 """A step that took more than this many times what was expected, or less than its inverse, counts as if just that."""
 
@@ -44,13 +46,14 @@ class Pacer:
     """Learns from steps what decodes and prompt tokens cost here, and follows as contexts grow and batches change.
 
     A step is expected to take the time of its decodes and that of its prompt tokens. What it took beside that corrects
-    each of both estimates by its share in the sum.
+    each of both estimates by its share in the sum; but that of decodes the less, the more lately they were seen alone.
     """
 
     def __init__(self, slowdown: float) -> None:
         self._slowdown = slowdown
         self._decode_seconds: float | None = None  # of one step's decodes together
         self._token_seconds: float | None = None  # of one prompt token
+        self._mixed_steps = 0  # since decodes were last seen alone
 
     @property
     def pace(self) -> Pace | None:
@@ -66,14 +69,18 @@ class Pacer:
             return
         if not tokens:
             self._decode_seconds = _corrected(self._decode_seconds or seconds, seconds, 1.0)
+            self._mixed_steps = 0
         elif not batch.num_singles:
             self._token_seconds = _corrected(self._token_seconds or seconds / tokens, seconds / tokens, 1.0)
         elif self._decode_seconds is not None and self._token_seconds is not None:
-            expected = self._decode_seconds + self._token_seconds * tokens
-            share = self._decode_seconds / expected
-            surprise = seconds / expected
-            self._decode_seconds = _corrected(self._decode_seconds, self._decode_seconds * surprise, share)
-            self._token_seconds = _corrected(self._token_seconds, self._token_seconds * surprise, 1 - share)
+            self._observe_mixed(self._decode_seconds, self._token_seconds, tokens, seconds)
+
+    def _observe_mixed(self, decode_seconds: float, token_seconds: float, tokens: int, seconds: float) -> None:
+        self._mixed_steps += 1
+        expected = decode_seconds + token_seconds * tokens
+        share, doubt = decode_seconds / expected, min(1.0, self._mixed_steps / STALE_STEPS)
+        self._decode_seconds = _corrected(decode_seconds, decode_seconds * seconds / expected, share * doubt)
+        self._token_seconds = _corrected(token_seconds, max(0.0, seconds - decode_seconds) / tokens, 1 - share)
 
 
 def _corrected(estimate: float, seen: float, share: float) -> float:

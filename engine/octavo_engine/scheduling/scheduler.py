@@ -206,8 +206,6 @@ class Scheduler:
                 return
 
     def _try_admit(self, request: Request, plan: Plan) -> WaitReason | None:
-        if not plan.prompt_budget:
-            return WaitReason.TOKEN_BUDGET
         place = self._find_place(request, plan)
         if isinstance(place, WaitReason):
             if not self._make_room(request, plan):

@@ -1,0 +1,139 @@
+"""How much of a prompt a step may compute beside decodes, and how that is learned, in made-up seconds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from octavo_engine.batch import Batch, Slice
+from octavo_engine.scheduling.pace import MIN_PROMPT_TOKENS, Pace, Pacer
+from scheduling_helpers import request, scheduler, shape, step
+
+
+class TestPace:
+    def test_one_prompt_makes_a_step_as_much_longer_as_the_slowdown_says(self):
+        assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(decodes=8, prompts=1) == 50
+        assert Pace(equal_tokens=100, slowdown=3).prompt_tokens(decodes=8, prompts=1) == 200
+
+    @pytest.mark.parametrize(("decodes", "prompts", "tokens"), [(8, 2, 50), (8, 3, 100), (1, 2, 400), (64, 2, 50)])
+    def test_many_prompts_get_more_than_one(self, decodes: int, prompts: int, tokens: int):
+        assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(decodes, prompts) == tokens
+
+    def test_a_prompt_always_gets_on(self):
+        assert Pace(equal_tokens=0.5, slowdown=1).prompt_tokens(8, 1) == MIN_PROMPT_TOKENS
+
+
+class Machine:
+    """One whose steps take what their decodes and prompt tokens cost, give or take `noise`."""
+
+    def __init__(self, decode_seconds: float, token_seconds: float, noise: float = 0.0) -> None:
+        self.decode_seconds, self.token_seconds, self.noise = decode_seconds, token_seconds, noise
+        self._draw = random.Random(3)
+
+    def step(self, pacer: Pacer, decodes: int, tokens: int) -> float:
+        """Let the pacer see one step; returns how long it took."""
+        seconds = self.decode_seconds * bool(decodes) + self.token_seconds * tokens
+        seconds *= 1 + self._draw.uniform(-self.noise, self.noise)
+        singles = [Slice(request(9), 9, 1, samples=True) for _ in range(decodes)]
+        chunk = [Slice(request(max(2, tokens)), 0, tokens, samples=False)] if tokens else []
+        pacer.observe(Batch(slices=(*singles, *chunk)), seconds)
+        return seconds
+
+
+def equal_tokens(pacer: Pacer) -> float:
+    assert pacer.pace is not None
+    return pacer.pace.equal_tokens
+
+
+class TestPacer:
+    def test_there_is_no_limit_before_a_decode_and_a_prompt_were_seen(self):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
+        assert pacer.pace is None
+        machine.step(pacer, 0, 100)
+        assert pacer.pace is None
+        machine.step(pacer, 4, 0)
+        assert equal_tokens(pacer) == pytest.approx(25)
+        assert pacer.pace is not None
+        assert pacer.pace.slowdown == 1.5
+
+    def test_it_keeps_steps_near_the_slowdown_on_a_noisy_machine(self):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004, noise=0.15)
+        machine.step(pacer, 0, 200)
+        machine.step(pacer, 8, 0)
+        seconds = []
+        for _ in range(300):
+            assert pacer.pace is not None
+            seconds.append(machine.step(pacer, 8, pacer.pace.prompt_tokens(8, 1)))
+        assert sum(seconds) / len(seconds) == pytest.approx(0.015, rel=0.1)
+        assert max(seconds) < 0.02
+
+    @pytest.mark.parametrize("factor", [0.2, 5.0])
+    def test_it_follows_a_prompt_token_that_comes_to_cost_more_or_less(self, factor: float):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
+        machine.step(pacer, 0, 200)
+        machine.step(pacer, 8, 0)
+        machine.token_seconds *= factor
+        for number in range(200):  # a decode alone now and then
+            assert pacer.pace is not None
+            machine.step(pacer, 8, 0 if number % 4 == 0 else pacer.pace.prompt_tokens(8, 1))
+        assert equal_tokens(pacer) == pytest.approx(25 / factor, rel=0.25)
+
+    def test_it_follows_decodes_that_come_to_cost_more(self):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
+        machine.step(pacer, 0, 200)
+        machine.step(pacer, 8, 0)
+        machine.decode_seconds = 0.03
+        for _ in range(30):
+            machine.step(pacer, 8, 0)
+        assert equal_tokens(pacer) == pytest.approx(75, rel=0.05)
+
+    def test_one_step_that_hangs_changes_little(self):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
+        machine.step(pacer, 0, 200)
+        machine.step(pacer, 8, 0)
+        before = equal_tokens(pacer)
+        machine.decode_seconds = 60.0
+        machine.step(pacer, 8, 0)
+        assert equal_tokens(pacer) <= 1.2 * before + 1e-9
+
+    def test_a_clock_that_stands_still_teaches_nothing(self):
+        pacer = Pacer(1.5)
+        pacer.observe(Batch(slices=(Slice(request(9), 9, 1, samples=True),)), 0.0)
+        assert pacer.pace is None
+
+
+class TestWithTheScheduler:
+    PACE = Pace(equal_tokens=64.0, slowdown=1.5)
+
+    def test_a_prompt_beside_decodes_gets_the_pace_and_alone_the_budget(self):
+        made, short, long = scheduler(budget=100, blocks=200), request(3, max_tokens=3), request(300)
+        made.add(short)
+        step(made)
+        made.add(long)
+        assert shape(made.schedule(0.0, self.PACE)) == [(short.id, 3, 1), (long.id, 0, 32)]
+
+    def test_without_decodes_there_is_no_limit(self):
+        made, long = scheduler(budget=100, blocks=200), request(300)
+        made.add(long)
+        assert shape(made.schedule(0.0, self.PACE)) == [(long.id, 0, 100)]
+
+    def test_prompts_that_wait_for_blocks_do_not_count(self):
+        made = scheduler(budget=100, blocks=90, seqs=20)
+        short, long, big = request(3, max_tokens=30), request(200), [request(250) for _ in range(9)]
+        made.add(short)
+        step(made)
+        for item in (long, *big):
+            made.add(item)
+        first = made.schedule(0.0, self.PACE)
+        assert first.num_tokens == 1 + 99  # ten prompts: 4 * 9 / 1 times as long, so the budget
+        made.computed(first)
+        short.tokens.append(7)
+        assert made.schedule(0.0, self.PACE).num_tokens == 1 + 32
+
+    def test_without_chunking_a_prompt_is_computed_whole(self):
+        made, short, long = scheduler(budget=300, blocks=200, chunked=False), request(3, max_tokens=3), request(200)
+        made.add(short)
+        step(made)
+        made.add(long)
+        assert shape(made.schedule(0.0, self.PACE)) == [(short.id, 3, 1), (long.id, 0, 200)]
