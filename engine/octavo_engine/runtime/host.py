@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 # The kernel's way to say "no limit" in cgroup v1: the largest page-aligned 63-bit number, or near it.
 UNLIMITED = 1 << 60
 
 
-def cpu_limit(root: Path = Path("/sys/fs/cgroup")) -> int:
+def cpu_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:
     """CPU threads worth starting: the container's quota rounded up, the affinity mask, never less than 1."""
     allowed = len(os.sched_getaffinity(0))
-    quota = _cpu_quota(root)
-    return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+    quotas = [quota for group in _groups(root, proc, "cpu") if (quota := _cpu_quota(group)) is not None]
+    return max(1, min(allowed, math.ceil(min(quotas, default=allowed))))
 
 
-def memory_limit(root: Path = Path("/sys/fs/cgroup")) -> int:
+def memory_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:
     """Bytes this container may use, at most the host's memory."""
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limit = _read_int(root / name)
-        if limit is not None and limit < UNLIMITED:
-            return min(limit, host)
-    return host
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = [_read_int(group / name) for group in _groups(root, proc, "memory") for name in names]
+    return min([host, *(limit for limit in limits if limit is not None and limit < UNLIMITED)])
 
 
-def memory_left(proc: Path = Path("/proc")) -> int | None:
+def memory_left(proc: Path = PROC) -> int | None:
     """Bytes that other processes of this machine leave us: what is available, and what is ours already.
 
     None where the kernel does not tell. Below a container's limit, the machine's memory may be spoken for all the same.
@@ -36,14 +37,32 @@ def memory_left(proc: Path = Path("/proc")) -> int | None:
     return None if available is None else available + (ours or 0)
 
 
-def _cpu_quota(root: Path) -> float | None:
-    """CPUs granted by a quota, or None without one."""
+def _groups(root: Path, proc: Path, controller: str) -> Iterator[Path]:
+    """This process's control group and those above it, each of which limits it: of version 2, and of `controller`.
+
+    In a container the topmost is its own. Elsewhere, under systemd for one, it may be any of them.
+    """
+    yield from (root, root / controller)
     try:
-        quota, period = (root / "cpu.max").read_text().split()[:2]
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers == "" or controller in controllers.split(","):
+            own = PurePosixPath(path.lstrip("/"))
+            hierarchy = root / controller if controllers else root
+            yield from (hierarchy / group for group in (own, *own.parents) if ".." not in group.parts)
+
+
+def _cpu_quota(group: Path) -> float | None:
+    """CPUs granted by a group's quota, or None without one."""
+    try:
+        quota, period = (group / "cpu.max").read_text().split()[:2]
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
         pass
-    quota_us, period_us = _read_int(root / "cpu/cpu.cfs_quota_us"), _read_int(root / "cpu/cpu.cfs_period_us")
+    quota_us, period_us = _read_int(group / "cpu.cfs_quota_us"), _read_int(group / "cpu.cfs_period_us")
     return quota_us / period_us if quota_us and quota_us > 0 and period_us else None
 
 

@@ -38,7 +38,48 @@ def eight_cores(monkeypatch):
     ],
 )
 def test_threads_follow_the_containers_limit(tmp_path, files, threads):
-    assert host.cpu_limit(cgroup(tmp_path, files)) == threads
+    assert host.cpu_limit(cgroup(tmp_path, files), tmp_path) == threads
+
+
+V2, V1 = "0::/serving.slice/octavo.service\n", "11:memory:/kubepods/pod1/c1\n4:cpu,cpuacct:/kubepods/pod1/c1\n0::/\n"
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("groups", "files", "threads", "limit"),
+    [
+        (V2, {"serving.slice/octavo.service/memory.max": "4096", "serving.slice/cpu.max": "200000 100000"}, 2, 4096),
+        (V2, {"serving.slice/memory.max": "4096", "serving.slice/octavo.service/memory.max": "8192"}, 8, 4096),
+        (V2, {"other.slice/memory.max": "4096", "other.slice/cpu.max": "100000 100000"}, 8, None),
+        (
+            V1,
+            {
+                "memory/kubepods/pod1/memory.limit_in_bytes": "4096",
+                "memory/kubepods/pod1/c1/memory.limit_in_bytes": "9",
+            },
+            8,
+            9,
+        ),
+        (V1, {"cpu/kubepods/cpu.cfs_quota_us": "300000", "cpu/kubepods/cpu.cfs_period_us": "100000"}, 3, None),
+        (
+            V1,
+            {
+                "memory/memory.limit_in_bytes": "4096",
+                "cpu/cpu.cfs_quota_us": "50000",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            1,
+            4096,
+        ),
+        ("0::/../../elsewhere\n", {"memory.max": "4096"}, 8, 4096),
+        ("nonsense", {"memory.max": "4096"}, 8, 4096),
+    ],
+)
+def test_every_group_above_a_process_limits_it(tmp_path, groups, files, threads, limit):
+    cgroup(tmp_path, files | {"proc/self/cgroup": groups})
+    whole = host.memory_limit(tmp_path / "nothing here", tmp_path)
+    assert host.cpu_limit(tmp_path, tmp_path / "proc") == threads
+    assert host.memory_limit(tmp_path, tmp_path / "proc") == (limit or whole)
 
 
 @pytest.mark.parametrize(
@@ -68,5 +109,5 @@ def test_what_others_hold_is_not_left_to_us(tmp_path, meminfo, status, left):
     ],
 )
 def test_memory_is_the_containers_not_the_hosts(tmp_path, files, limit):
-    whole = host.memory_limit(tmp_path / "nothing here")
-    assert host.memory_limit(cgroup(tmp_path, files)) == (limit or whole)
+    whole = host.memory_limit(tmp_path / "nothing here", tmp_path)
+    assert host.memory_limit(cgroup(tmp_path, files), tmp_path) == (limit or whole)
