@@ -148,6 +148,10 @@ class AsyncEngine:
             oldest_arrival=new[0].arrival if stats.oldest_arrival is None else stats.oldest_arrival,
         )
 
+    def retry_seconds(self) -> int:
+        """When a request that was sent away may come again: from 1 to 60 whole seconds, as long as the queue is now."""
+        return self._retry_seconds(self.stats())
+
     def live_requests(self) -> list[Request]:
         """Those that somebody waits for. They belong to the step thread: look, and be quick."""
         return [stream.request for stream in list(self._streams.values())]
@@ -206,8 +210,11 @@ class AsyncEngine:
             request.note(time.monotonic(), EventKind.REJECTED, reason)
 
     def _overloaded(self, reason: RejectReason, message: str, stats: SchedulerStats) -> Overloaded:
-        seconds = max(1, min(60, round(self._retry_after(stats))))
+        seconds = self._retry_seconds(stats)
         return Overloaded(f"{message}; try again in {seconds} s", reason=reason, retry_after=seconds)
+
+    def _retry_seconds(self, stats: SchedulerStats) -> int:
+        return max(1, min(60, round(self._retry_after(stats))))
 
     def _cancel(self, request_id: str) -> None:
         with self._wake:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.types import Receive
@@ -16,8 +16,6 @@ from octavo_engine.request import FinishReason, Request
 from octavo_engine.server.replies import Refusal
 
 Indexed = tuple[int, Delta]
-
-QUEUE_RETRY_SECONDS = 5  # a queue in which a request waited too long does not empty at once
 
 
 async def generate(
@@ -36,7 +34,7 @@ async def generate(
     try:
         async with _ended_by_disconnect(streams, receive):
             while running:
-                deltas, error = _sorted(await mailbox.take(), requests)
+                deltas, error = _sorted(await mailbox.take(), requests, engine.retry_seconds)
                 running -= sum(delta.finish_reason is not None for _, delta in deltas)
                 if deltas:
                     yield deltas
@@ -64,7 +62,9 @@ async def _ended_by_disconnect(streams: Sequence[Stream], receive: Receive) -> A
         watcher.cancel()
 
 
-def _sorted(arrived: list[tuple[int, Item]], requests: Sequence[Request]) -> tuple[list[Indexed], Exception | None]:
+def _sorted(
+    arrived: list[tuple[int, Item]], requests: Sequence[Request], retry_seconds: Callable[[], int]
+) -> tuple[list[Indexed], Exception | None]:
     """What has come before the first error, and that error."""
     deltas: list[Indexed] = []
     for index, item in arrived:
@@ -76,7 +76,7 @@ def _sorted(arrived: list[tuple[int, Item]], requests: Sequence[Request]) -> tup
             message = "the request took longer than the server allows"
             return deltas, Refusal(504, message, "timeout", code="deadline_exceeded")
         if item.finish_reason is FinishReason.QUEUE_DEADLINE:
-            message = f"no place became free in time; try again in {QUEUE_RETRY_SECONDS} s"
-            return deltas, Overloaded(message, reason=item.finish_reason, retry_after=QUEUE_RETRY_SECONDS)
+            message = f"no place became free in time; try again in {(seconds := retry_seconds())} s"
+            return deltas, Overloaded(message, reason=item.finish_reason, retry_after=seconds)
         deltas.append((index, item))
     return deltas, None
