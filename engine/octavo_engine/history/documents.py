@@ -24,7 +24,7 @@ def timeline_document(found: Sequence[Timeline], wall_offset: float) -> Json:
             {"state": state.value, "why": why, "seconds": _round(seconds), "share": _share(seconds, total)}
             for state, why, seconds in item.shares()
         ],
-        "spans": [_span(span) for span in item.spans],
+        "spans": [_span(span) for span in item.spans()],
         "events": [_event(event, item.arrival) for event in item.events],
         "events_left_out": item.left_out,
         "other_choices": [other.id for other in found[1:]],

@@ -39,9 +39,7 @@ class History:
                 request.events[:] = settled(request.events, self.queue)
             if request.num_missing == 1:
                 request.note_computed(batch.at, batch.at + seconds, 1)
-        for piece in reversed(batch.slices):  # single tokens come first, and nearly all of those are decodes
-            if piece.count == 1:
-                break
+        for piece in batch.slices[batch.num_singles :]:  # nearly all slices of one token are decodes
             piece.request.note_computed(batch.at, batch.at + seconds, piece.count)
 
     def token(self, request: Request, at: float) -> None:

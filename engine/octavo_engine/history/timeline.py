@@ -6,7 +6,7 @@ Pure. Seconds are counted from the receipt of the HTTP request.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from octavo_engine.request import Event, EventKind, Request, WaitReason
@@ -71,15 +71,25 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All that is known of one request. `events` are the lines it was made from."""
+    """All that is known of one request. What can be derived from the lines is, when somebody asks."""
 
     id: str
     x_request_id: str  # of its HTTP request
     arrival: float  # seconds, the engine's monotonic clock
+    until: float  # its end, or the moment for which it is told; the same clock
     counts: Counts
     events: tuple[Event, ...]
-    spans: tuple[Span, ...] = field(default=())
     left_out: int = 0  # lines that were too many
+
+    @property
+    def seconds(self) -> float:
+        """From its receipt to its end, or to now."""
+        return self.until - self.arrival
+
+    @property
+    def ended(self) -> bool:
+        """False while it lives."""
+        return self.events[-1].what in (EventKind.FINISHED, EventKind.REJECTED)
 
     @property
     def state(self) -> State:
@@ -89,18 +99,12 @@ class Timeline:
                 return State.FINISHED
             case EventKind.REJECTED:
                 return State.REJECTED
-        return self.spans[-1].state
+        return self.spans()[-1].state
 
     @property
     def why(self) -> str:
         """The reason of its state."""
-        ended = self.state in (State.FINISHED, State.REJECTED)
-        return self.events[-1].why if ended else self.spans[-1].why
-
-    @property
-    def seconds(self) -> float:
-        """From its receipt to its end, or to now."""
-        return self.spans[-1].ended if self.spans else 0.0
+        return self.events[-1].why if self.ended else self.spans()[-1].why
 
     @property
     def first_token(self) -> float | None:
@@ -108,47 +112,46 @@ class Timeline:
         times = (event.at - self.arrival for event in self.events if event.what is EventKind.FIRST_TOKEN)
         return next(times, None)
 
+    def spans(self) -> tuple[Span, ...]:
+        """Its stretches in order. Those of no length are left out, but for a live one's present stretch."""
+        return tuple(_spans(self.events, self.until, self.arrival, ended=self.ended))
+
     def shares(self) -> list[tuple[State, str, float]]:
         """Seconds by state and reason, the longest first."""
         totals: dict[tuple[State, str], float] = {}
-        for span in self.spans:
+        for span in self.spans():
             totals[span.state, span.why] = totals.get((span.state, span.why), 0.0) + span.seconds
         ordered = sorted(totals.items(), key=lambda item: -item[1])
         return [(state, why, seconds) for (state, why), seconds in ordered]
 
 
 def timeline(request: Request, events: Sequence[Event], now: float) -> Timeline:
-    """The timeline of `request` from `events`, its own with the present wait, if any, spelled out.
-
-    `now` is when a live request's last stretch ends so far.
-    """
+    """The timeline of `request` at `now` from `events`, its own with the present wait, if any, spelled out."""
+    last = events[-1]
+    ended = last.what in (EventKind.FINISHED, EventKind.REJECTED)
     return Timeline(
         id=request.id,
         x_request_id=request.x_request_id,
         arrival=request.arrival,
+        until=last.at if ended else max(now, last.at, last.until),
         counts=Counts.of(request),
         events=tuple(events),
-        spans=tuple(_spans(events, now, request.arrival)),
         left_out=request.events_left_out,
     )
 
 
-def _spans(events: Sequence[Event], now: float, arrival: float) -> Iterator[Span]:
-    """Stretches between lines, in seconds since `arrival`. Those of no length are left out, but for the present one."""
-    last = events[-1]
-    ended = last.what in (EventKind.FINISHED, EventKind.REJECTED)
-    ends = [event.at for event in events[1:]]
-    if not ended:
-        ends.append(max(now, last.at, last.until))
+def _spans(events: Sequence[Event], until: float, arrival: float, *, ended: bool) -> Iterator[Span]:
+    """Stretches between lines, in seconds since `arrival`; a live request's last one ends at `until`."""
+    last, ends = events[-1], [*(event.at for event in events[1:]), *(() if ended else (until,))]
     spoken, lost = False, None
     for line, end in zip(events, ends, strict=not ended):
         spoken |= line.what is EventKind.FIRST_TOKEN
         lost = line if line.what is EventKind.PREEMPTED else lost if line.what is EventKind.WAITING else None
-        for state, why, began, until in _stretch(line, end, spoken, lost):
-            if until > began or (line is last and until == end):
-                by, tokens, steps = (lost or line).by, line.tokens, line.steps
-                counted = (tokens, steps) if state in (State.PREFILL, State.RECOMPUTE) and steps else (0, 0)
-                yield Span(state, why, began - arrival, until - arrival, by, *counted)
+        for state, why, began, stop in _stretch(line, end, spoken, lost):
+            if stop > began or (line is last and stop == end):
+                computes = state in (State.PREFILL, State.RECOMPUTE)
+                counted = (line.tokens, line.steps) if computes and line.steps else (0, 0)
+                yield Span(state, why, began - arrival, stop - arrival, (lost or line).by, *counted)
 
 
 def _stretch(line: Event, end: float, spoken: bool, lost: Event | None) -> Iterator[tuple[State, str, float, float]]:

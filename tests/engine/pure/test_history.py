@@ -65,7 +65,7 @@ class Life:
 
 
 def told(item: Timeline) -> list[tuple[str, str, float, float]]:
-    return [(span.state.value, str(span.why), round(span.began, 6), round(span.ended, 6)) for span in item.spans]
+    return [(span.state.value, str(span.why), round(span.began, 6), round(span.ended, 6)) for span in item.spans()]
 
 
 def test_a_whole_life() -> None:
@@ -99,9 +99,9 @@ def test_a_whole_life() -> None:
         pytest.approx(4.2),
     )
     assert (item.counts.prompt, item.counts.cached, item.counts.output, item.counts.preemptions) == (40, 16, 3, 1)
-    assert item.spans[6].by == "b-0"
-    assert (item.spans[4].tokens, item.spans[4].steps) == (24, 1)
-    assert (item.spans[7].tokens, item.spans[7].steps) == (42, 1)
+    assert item.spans()[6].by == "b-0"
+    assert (item.spans()[4].tokens, item.spans()[4].steps) == (24, 1)
+    assert (item.spans()[7].tokens, item.spans()[7].steps) == (42, 1)
     assert item.shares()[0] == (State.DECODE, "", pytest.approx(3.3))
     assert sum(seconds for _, _, seconds in item.shares()) == pytest.approx(item.seconds)
 
@@ -187,7 +187,7 @@ def test_a_reason_of_its_own_comes_before_the_queues() -> None:
         ("waiting", "kv_full", 4.0, 5.0),
         ("waiting", "token_budget", 5.0, 6.0),
     ]
-    assert [span.by for span in life.so_far(106.2).spans[2:6]] == ["", "c-0", "", ""]
+    assert [span.by for span in life.so_far(106.2).spans()[2:6]] == ["", "c-0", "", ""]
 
 
 def test_a_wait_whose_reason_flutters_has_one_line_for_each_reason() -> None:
@@ -235,7 +235,7 @@ def test_a_request_preempted_for_ever_does_not_fill_the_memory() -> None:
     assert len(item.events) <= MAX_EVENTS + 1
     assert item.left_out > 1000
     assert item.state is State.FINISHED
-    assert sum(span.seconds for span in item.spans) == pytest.approx(item.seconds)
+    assert sum(span.seconds for span in item.spans()) == pytest.approx(item.seconds)
 
 
 def test_the_latest_are_kept_and_refusals_wash_nothing_away() -> None:
