@@ -127,6 +127,7 @@ class SmallApiServer:
         self._happened(place[0], made, False)
         if place[0] in ("deployments", "poddisruptionbudgets", "jobs"):
             asyncio.get_running_loop().call_soon(self._controlled, place)
+        asyncio.get_running_loop().call_soon(self._collected, place)
         return made
 
     def _controlled(self, place: Place) -> None:
@@ -140,6 +141,13 @@ class SmallApiServer:
         conditions = [{"type": done, "status": "True", "reason": "NewReplicaSetAvailable"}]
         status = {"replicas": count, "updatedReplicas": count, "conditions": conditions}
         self._store(place, found | {"status": status | {"observedGeneration": generation}})
+
+    def _collected(self, place: Place) -> None:
+        """An object whose owner had gone when it was made goes as well."""
+        owners = self.objects.get(place, {"metadata": {}})["metadata"].get("ownerReferences", ())
+        living = {item["metadata"]["uid"] for item in self.objects.values()}
+        if any(owner["uid"] not in living for owner in owners):
+            self.delete(place[0], place[2])
 
     def _happened(self, plural: str, body: Object, gone: bool) -> None:
         self.tell(_WATCHED[plural], copy.deepcopy(body), gone)
