@@ -7,13 +7,10 @@ from octavo_engine.request import PreemptReason, Request, WaitReason
 
 
 class Plan:
-    """Mutable while a step is decided, and then a Batch.
-
-    `budget` counts all tokens of the step; `prompt_budget` those of requests that need more than one.
-    """
+    """Mutable while a step is decided, and then a Batch. `budget` is how many tokens it may still have."""
 
     def __init__(self, budget: int, now: float, evicted_before: int) -> None:
-        self.budget = self.prompt_budget = budget
+        self.budget = self._prompt_limit = budget
         self.now = now
         self.owed_blocks: int | None = None  # what admitted requests are still to get; None: not counted yet
         self._admitted: list[Request] = []
@@ -26,17 +23,26 @@ class Plan:
         """True once somebody lost blocks in this step."""
         return bool(self._preempted)
 
+    @property
+    def prompt_budget(self) -> int:
+        """How many of these tokens requests may have that need more than one."""
+        return min(self._prompt_limit, self.budget)
+
     def limit_prompts(self, tokens: int) -> None:
         """Leave prompts no more than so many tokens."""
-        self.prompt_budget = min(self.prompt_budget, tokens)
+        self._prompt_limit = tokens
+
+    def add_single(self, request: Request) -> None:
+        """Compute the one token that a request misses."""
+        self._slices[request] = Slice(request, request.num_computed, 1, True)
+        self.budget -= 1
 
     def add(self, request: Request, count: int, missing: int) -> None:
         """Compute `count` of a request's `missing` tokens."""
         self._slices[request] = Slice(request, request.num_computed, count, count == missing)
         self.budget -= count
         if missing > 1:
-            self.prompt_budget -= count
-        self.prompt_budget = min(self.prompt_budget, self.budget)
+            self._prompt_limit -= count
 
     def admit(self, request: Request) -> None:
         """Note an admission."""
@@ -48,8 +54,8 @@ class Plan:
         self.owed_blocks = None
         if (piece := self._slices.pop(victim, None)) is not None:
             self.budget += piece.count
-            is_prompt = piece.count > 1 or not piece.samples
-            self.prompt_budget = min(self.prompt_budget + piece.count * is_prompt, self.budget)
+            if piece.count > 1 or not piece.samples:
+                self._prompt_limit += piece.count
 
     def batch(self, evicted: int, blocked: WaitReason | None) -> Batch:
         """The decisions as a value; single tokens come first, as the kernels expect."""

@@ -150,7 +150,7 @@ class Scheduler:
         size = self._cache.block_size
         for request in decodes:
             if request.num_computed < len(request.blocks) * size and request.status is Status.RUNNING:
-                plan.add(request, 1, 1)
+                plan.add_single(request)
             else:
                 self._continue(request, plan)
 
