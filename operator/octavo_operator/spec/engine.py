@@ -61,8 +61,10 @@ class Engine(Part):
     enable_chunked_prefill: bool | None = Field(
         default=None, description="Split long prompts over several steps, so that running answers keep their pace."
     )
-    scheduling_policy: Literal["fcfs"] | None = Field(
-        default=None, description="Order in which waiting requests are admitted."
+    scheduling_policy: Literal["fcfs", "cache-aware", "priority"] | None = Field(
+        default=None,
+        description="Order in which waiting requests are admitted: as they came, the longest cached prefix first, or"
+        " by the field priority of each request.",
     )
     prefix_cache_scope: Literal["key", "server"] | None = Field(
         default=None,
