@@ -182,7 +182,7 @@ class Engine:
             log.exception("request %s failed", request.id)
             delta = Delta("", (), FinishReason.ERROR)
         else:
-            if request.num_output == 1:
+            if len(request.tokens) == request.num_prompt + 1:
                 request.note(now, EventKind.FIRST_TOKEN)
             self._metrics.token(request, now)
         if delta.finish_reason is not None:

@@ -47,14 +47,14 @@ class Answer:
 
     def push(self, sampled: Sampled) -> Delta:
         """Take the token just appended to the request and decide whether it was the last."""
-        token, request = sampled.token_id, self._request
-        if token in self._end_ids and request.num_output > request.params.min_tokens:
+        token = sampled.token_id
+        if token in self._end_ids and self._request.num_output > self._request.params.min_tokens:
             reason = token if token in self._stop_ids else None
             return Delta(self._text.finish(), (), FinishReason.STOP, reason)
         text = self._text.push(token)
         if (stop := self._text.stopped) is not None:
             return Delta(text, (sampled,), FinishReason.STOP, stop)
-        if request.num_tokens >= self._limit:
+        if len(self._request.tokens) >= self._limit:
             return Delta(text + self._text.finish(), (sampled,), FinishReason.LENGTH)
         return Delta(text, (sampled,))
 
