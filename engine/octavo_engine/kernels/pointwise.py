@@ -31,16 +31,19 @@ class StoreHeads(Protocol):
         `[blocks, block_size, kv_heads, head_dim]`. Returns the queries `[tokens, query heads, head_dim]`."""
 
 
+RmsNorm = Callable[[Tensor, Tensor, float], Tensor]
+"""`(x [rows, width], weight [width], eps) -> x / rms(x) * weight` (https://arxiv.org/abs/1910.07467)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PointwiseKernels:
     """One set.
 
-    `rms_norm(x [rows, width], weight [width], eps)` is `x / rms(x) * weight` (https://arxiv.org/abs/1910.07467).
     `prepare_store(cos, sin [tokens, 1, head_dim], slots int64 [tokens])` binds, once a step, what its layers share.
     """
 
     name: str
-    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    rms_norm: RmsNorm
     prepare_store: Callable[[Tensor, Tensor, Tensor], StoreHeads]
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
+from octavo_engine.kernels.attention import StepLayout
+from octavo_engine.kernels.layers import LayerCache, RunLayers, Step
 from octavo_engine.kernels.linear import LookUp, Projection
-from octavo_engine.kernels.pointwise import PointwiseKernels
+from octavo_engine.kernels.pointwise import RmsNorm
 from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.layers import LayerWeights, StepContext, layer_forward
 from octavo_engine.model.rope import angles, inverse_frequencies
 
 
@@ -21,10 +21,9 @@ class Decoder:
     """A transformer decoder over a paged cache."""
 
     spec: ModelSpec
-    kernels: AttentionKernels
-    pointwise: PointwiseKernels
     look_up: LookUp  # of the embedding
-    layers: tuple[LayerWeights, ...]
+    layers: RunLayers
+    rms_norm: RmsNorm
     final_norm: Tensor  # [hidden]
     head: Projection  # to the vocabulary
     parameter_bytes: int  # of all weights as they are in memory
@@ -35,30 +34,15 @@ class Decoder:
         object.__setattr__(self, "frequencies", frequencies)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, layout: StepLayout, caches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(self, tokens: Tensor, layout: StepLayout, caches: Sequence[LayerCache]) -> Tensor:
         """Compute one step and write its keys and values.
 
         tokens int64 `[tokens]`; caches: per layer, keys and values `[blocks, block_size, kv_heads, head_dim]`.
         Returns the final hidden states `[tokens, hidden]`, ready for `logits`.
         """
-        attends = self._prepare(layout, block_size=caches[0][0].shape[1])
         cos, sin = angles(layout.positions, self.frequencies, self.final_norm.dtype)
-        step = StepContext(self.spec, self.pointwise, self.pointwise.prepare_store(cos, sin, layout.slots))
-        hidden = self.look_up(tokens)
-        for layer, window, cache in zip(self.layers, self.spec.windows, caches, strict=True):
-            hidden = layer_forward(hidden, layer, step, attends[window], cache)
-        return self.pointwise.rms_norm(hidden, self.final_norm, self.spec.eps)
-
-    def _prepare(self, layout: StepLayout, block_size: int) -> dict[int | None, Attend]:
-        """The step's attention for each window that some layer has."""
-        spec, dtype = self.spec, self.final_norm.dtype
-        scale = spec.head_dim**-0.5
-        return {
-            window: self.kernels.prepare(
-                layout, AttentionShape(block_size, spec.kv_heads, spec.head_dim, dtype, scale, window)
-            )
-            for window in set(spec.windows)
-        }
+        hidden = self.layers(self.look_up(tokens), Step(layout, cos, sin), caches)
+        return self.rms_norm(hidden, self.final_norm, self.spec.eps)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,53 +1,74 @@
-"""The pieces of a decoder layer: functions of tensors and weights, with few calls each: on a CPU they count."""
+"""The layers of a decoder, one kernel after the other: runs anywhere, and is the plain twin of `kernels.cpu.layers`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
-from octavo_engine.kernels.attention import Attend
-from octavo_engine.kernels.linear import GatedProjection, Projection
-from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels, StoreHeads
-from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape
+from octavo_engine.kernels.layers import LayerCache, LayersShape, LayerWeights, RunLayers, Step
+from octavo_engine.kernels.linear import LinearKernels
+from octavo_engine.kernels.pointwise import PointwiseKernels, StoreHeads
+
+LayersLoop = Literal["auto", "python", "native"]
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer. Query, key and value are one projection, since they read the same input."""
+class Kernels:
+    """What computes with the weights, and so decides how they lie in memory."""
 
-    input_norm: Tensor  # [hidden]
-    qkv: Projection
-    head_norms: HeadNorms | None
-    output: Projection
-    mlp_norm: Tensor  # [hidden]
-    gate_up: GatedProjection
-    down: Projection
+    attention: AttentionKernels
+    linear: LinearKernels
+    pointwise: PointwiseKernels
+    loop: LayersLoop = "auto"  # auto: native where the three are compiled ones and all weights are packed
 
 
 @dataclass(frozen=True, slots=True)
-class StepContext:
-    """What every layer of one step shares, made once."""
+class PlainLayers:
+    """The plain RunLayers."""
 
-    spec: ModelSpec
-    kernels: PointwiseKernels
-    store_heads: StoreHeads
+    layers: Sequence[LayerWeights]
+    shape: LayersShape
+    kernels: Kernels
+
+    def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
+        """Run them."""
+        store_heads = self.kernels.pointwise.prepare_store(step.cos, step.sin, step.layout.slots)
+        attends = self._prepare(step, hidden, block_size=caches[0][0].shape[1])
+        for layer, window, cache in zip(self.layers, self.shape.windows, caches, strict=True):
+            hidden = self._layer(hidden, layer, store_heads, attends[window], cache)
+        return hidden
+
+    def _prepare(self, step: Step, hidden: Tensor, block_size: int) -> dict[int | None, Attend]:
+        """The step's attention for each window that some layer has."""
+        shape, scale = self.shape, self.shape.head_dim**-0.5
+        return {
+            window: self.kernels.attention.prepare(
+                step.layout, AttentionShape(block_size, shape.kv_heads, shape.head_dim, hidden.dtype, scale, window)
+            )
+            for window in set(shape.windows)
+        }
+
+    def _layer(
+        self, hidden: Tensor, layer: LayerWeights, store_heads: StoreHeads, attend: Attend, cache: LayerCache
+    ) -> Tensor:
+        """One layer: attention, then the MLP, each added to the residual stream `hidden [tokens, hidden]`."""
+        rms_norm, eps = self.kernels.pointwise.rms_norm, self.shape.eps
+        heads = layer.qkv(rms_norm(hidden, layer.input_norm, eps)).view(len(hidden), -1, self.shape.head_dim)
+        queries = store_heads(heads, layer.head_norms, cache)
+        hidden = layer.output.add_to(hidden, attend(queries, *cache).flatten(1))
+        return layer.down.add_to(hidden, layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)))
 
 
-def attention(
-    x: Tensor, layer: LayerWeights, step: StepContext, attend: Attend, cache: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Normalized `[tokens, hidden]` -> the heads' outputs `[tokens, heads * head_dim]`; stores keys and values."""
-    heads = layer.qkv(x).view(len(x), -1, step.spec.head_dim)
-    queries = step.store_heads(heads, layer.head_norms, cache)
-    return attend(queries, *cache).flatten(1)
+def choose_layers(layers: Sequence[LayerWeights], shape: LayersShape, kernels: Kernels) -> RunLayers:
+    """How the layers are run, decided once."""
+    compiled = {kernels.attention.name, kernels.linear.name, kernels.pointwise.name} == {"cpu"}
+    if kernels.loop == "python" or not compiled:
+        assert kernels.loop != "native", "the native loop runs compiled kernels only"
+        return PlainLayers(layers, shape, kernels)
+    from octavo_engine.kernels.cpu import layers as native  # noqa: PLC0415 (the library is not on every machine)
 
-
-def layer_forward(
-    hidden: Tensor, layer: LayerWeights, step: StepContext, attend: Attend, cache: tuple[Tensor, Tensor]
-) -> Tensor:
-    """One layer: attention, then the MLP, each added to the residual stream `hidden [tokens, hidden]`."""
-    rms_norm, eps = step.kernels.rms_norm, step.spec.eps
-    attended = attention(rms_norm(hidden, layer.input_norm, eps), layer, step, attend, cache)
-    hidden = layer.output.add_to(hidden, attended)
-    return layer.down.add_to(hidden, layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)))
+    return native.PackedLayers(layers, shape) if native.packed(layers) else PlainLayers(layers, shape, kernels)

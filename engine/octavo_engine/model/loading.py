@@ -19,10 +19,11 @@ from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.model.gguf_spec import spec_from_gguf
+from octavo_engine.model.layers import Kernels, LayersLoop
 from octavo_engine.model.parameters import Parameters, check_tensors, parameters_of
 from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.spec import find_checkpoint
-from octavo_engine.model.weights import Kernels, TensorSource, build_decoder
+from octavo_engine.model.weights import TensorSource, build_decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_READERS = 8
@@ -56,9 +57,12 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     kernels: AttentionKernels,
+    loop: LayersLoop = "auto",
     on_progress: Progress | None = None,
 ) -> Decoder:
     """Load a checkpoint. `on_progress(bytes read, bytes in all)` is called from this thread, as tensors arrive.
+
+    loop: how the layers are run; all ways give the same numbers.
 
     Raises ModelNotFound, ModelUnsupported or CheckpointInvalid, the last naming the tensor or the file.
     """
@@ -66,7 +70,7 @@ def load_model(
     parameters = parameters_of(spec)
     check_tensors(spec, parameters, source.shapes)
     weights = LazyWeights(parameters, source, dtype, device)
-    chosen = Kernels(kernels, choose_linear(dtype, device), choose_pointwise(dtype, device))
+    chosen = Kernels(kernels, choose_linear(dtype, device), choose_pointwise(dtype, device), loop)
     total = sum(source.sizes[part.name] for parts in parameters.values() for part in parts)
 
     def report() -> None:

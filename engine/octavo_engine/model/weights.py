@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.attention import AttentionKernels
+from octavo_engine.kernels.layers import LayersShape, LayerWeights
 from octavo_engine.kernels.linear import LinearKernels, Projection, Tied, plain_look_up
-from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels
+from octavo_engine.kernels.pointwise import HeadNorms
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import LayerWeights
+from octavo_engine.model.layers import Kernels, choose_layers
 from octavo_engine.model.parameters import Shape, count_weights, parameters_of
 
 
@@ -34,15 +33,6 @@ class TensorSource(Protocol):
         """The tensor on the CPU, in `dtype` or as stored; raises CheckpointInvalid. Called from several threads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """What computes with the weights, and so decides how they lie in memory."""
-
-    attention: AttentionKernels
-    linear: LinearKernels
-    pointwise: PointwiseKernels
-
-
 def build_decoder(
     spec: ModelSpec, weights: Mapping[str, Tensor], kernels: Kernels, pool: Executor, on_layer: Callable[[], object]
 ) -> Decoder:
@@ -59,14 +49,17 @@ def build_decoder(
     embedding, final_norm = ends.result()
     return Decoder(
         spec=spec,
-        kernels=kernels.attention,
-        pointwise=kernels.pointwise,
         look_up=embedding.look_up,
-        layers=tuple(layers),
+        layers=choose_layers(layers, _shape(spec), kernels),
+        rms_norm=kernels.pointwise.rms_norm,
         final_norm=final_norm,
         head=embedding.head,
         parameter_bytes=count_weights(parameters_of(spec)) * final_norm.element_size(),
     )
+
+
+def _shape(spec: ModelSpec) -> LayersShape:
+    return LayersShape(spec.heads, spec.kv_heads, spec.head_dim, spec.intermediate, spec.eps, spec.windows)
 
 
 def _ends(spec: ModelSpec, weights: Mapping[str, Tensor], linear: LinearKernels) -> tuple[Tied, Tensor]:

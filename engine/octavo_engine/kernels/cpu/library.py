@@ -30,6 +30,8 @@ for _suffix in SUFFIXES.values():
     SIGNATURES[f"octavo_store_heads_{_suffix}"] = (*[c_void_p] * 6, c_int)
     # step, query, stride, keys, values, out, threads
     SIGNATURES[f"octavo_attend_{_suffix}"] = (c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int)
+    # step, threads
+    SIGNATURES[f"octavo_layers_{_suffix}"] = (c_void_p, c_int)
     # rounds, threads, rate
     SIGNATURES[f"octavo_product_rate_{_suffix}"] = (c_int64, c_int, c_void_p)
 # from, bytes, threads

@@ -1,0 +1,109 @@
+"""All layers in one call (`native/layers.cpp`), which calls the kernels as `model.layers` does: the same bits, sooner.
+
+A step of one token spends a tenth of its time between kernels when Python calls each of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, c_float, c_int64, c_void_p
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.attention import AttentionShape
+from octavo_engine.kernels.cpu.attention import describe
+from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels
+from octavo_engine.kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from octavo_engine.kernels.cpu.pointwise import HeadsOfStep
+from octavo_engine.kernels.layers import LayerCache, LayersShape, LayerWeights, Step
+
+
+class Layer(ctypes.Structure):
+    """The kernel's view of a layer's weights; the same fields as in `native/layers.cpp`."""
+
+    _fields_ = tuple(
+        (name, c_void_p)
+        for name in ("input_norm", "query_norm", "key_norm", "mlp_norm", "qkv", "output", "gate_up", "down")
+    )
+
+
+class LayersStep(ctypes.Structure):
+    """The kernel's view of a step of all layers; the same fields as in `native/layers.cpp`."""
+
+    _fields_ = (
+        ("layers", POINTER(Layer)),
+        ("caches", POINTER(c_void_p)),
+        ("attention", POINTER(c_void_p)),
+        ("heads", c_void_p),
+        *((name, c_int64) for name in ("count", "tokens")),
+        *((name, c_int64) for name in ("hidden_width", "heads_width", "attended_width", "gated_width")),
+        *((name, c_void_p) for name in ("hidden", "normed", "turned", "attended", "gated")),
+        ("eps", c_float),
+    )
+
+
+@dataclass(frozen=True)
+class PackedLayers:
+    """The native RunLayers; its weights are packed, all of one type."""
+
+    layers: Sequence[LayerWeights]
+    shape: LayersShape
+    _views: ctypes.Array[Layer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        views = (Layer * len(self.layers))(*map(view, self.layers))
+        object.__setattr__(self, "_views", views)
+
+    def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
+        """Run them; `hidden` is overwritten."""
+        shape, tokens = self.shape, len(hidden)
+        windows = {window: describe(step.layout, self._attention(window, hidden, caches)) for window in shape.windows}
+        for attention in windows.values():
+            attention.query_heads = shape.heads
+        heads = HeadsOfStep(address(step.cos), address(step.sin), address(step.layout.slots), tokens)
+        heads.query_heads, heads.kv_heads, heads.dim = shape.heads, shape.kv_heads, shape.head_dim
+        heads.eps = shape.eps
+        attended_width = shape.heads * shape.head_dim
+        heads_width = attended_width + 2 * shape.kv_heads * shape.head_dim
+        widths = (hidden.shape[1], heads_width, attended_width, shape.intermediate)
+        scratch = [torch.empty((tokens, width), dtype=hidden.dtype) for width in widths]
+        all_layers = LayersStep(
+            self._views,
+            (c_void_p * (2 * len(caches)))(*(part.data_ptr() for cache in caches for part in cache)),
+            (c_void_p * len(caches))(*(ctypes.addressof(windows[window]) for window in shape.windows)),
+            ctypes.addressof(heads),
+            len(caches),
+            tokens,
+            *widths,
+            hidden.data_ptr(),
+            *(part.data_ptr() for part in scratch),
+            shape.eps,
+        )
+        run = getattr(kernels(), f"octavo_layers_{SUFFIXES[hidden.dtype]}")
+        run(ctypes.addressof(all_layers), torch.get_num_threads())
+        return hidden
+
+    def _attention(self, window: int | None, hidden: Tensor, caches: Sequence[LayerCache]) -> AttentionShape:
+        shape = self.shape
+        block_size, scale = caches[0][0].shape[1], shape.head_dim**-0.5
+        return AttentionShape(block_size, shape.kv_heads, shape.head_dim, hidden.dtype, scale, window)
+
+
+def packed(layers: Sequence[LayerWeights]) -> bool:
+    """True if every product is packed: a weight that does not pack leaves its layers to be called one by one."""
+    return all(
+        isinstance(layer.gate_up, PackedGatedLinear)
+        and all(isinstance(product, PackedLinear) for product in (layer.qkv, layer.output, layer.down))
+        for layer in layers
+    )
+
+
+def view(layer: LayerWeights) -> Layer:
+    """Points into the layer's memory, which must live as long."""
+    products = (layer.qkv, layer.output, layer.gate_up, layer.down)
+    pointers = [product.weight.pointer for product in products if isinstance(product, PackedLinear | PackedGatedLinear)]
+    norms = (None, None) if layer.head_norms is None else (layer.head_norms.query, layer.head_norms.key)
+    return Layer(address(layer.input_norm), *map(address, norms), address(layer.mlp_norm), *pointers)
