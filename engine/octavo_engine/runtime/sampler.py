@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from octavo_engine.request import Request, Sampled, SamplingParams, TokenLogprob
+from octavo_engine.runtime.host_draw import draw
 
 # Sorting a whole vocabulary costs milliseconds. The nucleus nearly always lies within this many likeliest tokens; where
 # it does not, the row is sorted whole.
@@ -44,7 +45,7 @@ class Sampler:
         chosen, healthy = likeliest(logits)
         random = [row for row, request in enumerate(requests) if healthy[row] and not request.params.greedy]
         if random:
-            drawn = self._draw(logits[random], [requests[row] for row in random])
+            drawn = self._draw(logits, requests, random)
             for row, token in zip(random, drawn, strict=True):
                 chosen[row] = token
         return [
@@ -70,15 +71,18 @@ class Sampler:
         if request.num_output < params.min_tokens:
             row[[*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)]] = -math.inf
 
-    def _draw(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
-        """Random tokens `[n]` from `[n, vocab]`, by inverting the cumulative distribution at one uniform number a row.
+    def _draw(self, logits: torch.Tensor, requests: Sequence[Request], rows: Sequence[int]) -> list[int]:
+        """Random tokens for those `rows`, by inverting the cumulative distribution at one uniform number a row.
 
         One number instead of noise for each token: drawing 49,152 exponentials a row took longer than the row's logits.
         """
-        temperatures = torch.tensor([request.params.temperature for request in requests], device=logits.device)
-        # Subtracting the maximum first keeps tiny temperatures from overflowing.
-        scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperatures[:, None]
-        return [_invert(*_candidates(row, r.params), self._uniform(r)) for row, r in zip(scaled, requests, strict=True)]
+        if logits.device.type == "cpu":
+            values = logits.numpy()
+            return [draw(values[row], requests[row].params, self._uniform(requests[row])) for row in rows]
+        chosen = [requests[row] for row in rows]
+        temperatures = torch.tensor([request.params.temperature for request in chosen], device=logits.device)
+        scaled = rescale(logits[rows], temperatures)
+        return [_invert(*_candidates(row, r.params), self._uniform(r)) for row, r in zip(scaled, chosen, strict=True)]
 
     def _uniform(self, request: Request) -> float:
         """A number in [0, 1): of the request's seed and position if it has a seed."""
@@ -100,6 +104,11 @@ def likeliest(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
 
 def _checked(token: int, healthy: bool) -> Sampled:
     return Sampled(token) if healthy else _NO_TOKEN
+
+
+def rescale(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
+    """`[n, vocab]` over `[n]`. Subtracting the maximum first keeps tiny temperatures from overflowing."""
+    return (logits - logits.amax(dim=-1, keepdim=True)) / temperatures[:, None]
 
 
 def _invert(weights: torch.Tensor, ids: torch.Tensor | None, uniform: float) -> int:
