@@ -29,12 +29,19 @@ def fresh_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_cache, "folder", lambda: tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
 def test_a_processor_is_measured_in_plausible_figures(dtype):
     machine = measurement.measure("here", CPU, dtype)
     assert machine.name == "here"
     assert 1e8 < machine.bandwidth < 1e13
     assert 1e8 < machine.flops < 1e16
+
+
+def test_without_compiled_kernels_torch_measures(monkeypatch):
+    monkeypatch.setattr(measurement.library, "load", lambda: None)
+    machine = measurement.measure("here", CPU, torch.bfloat16)
+    assert 1e8 < machine.bandwidth < 1e13
+    assert 1e7 < machine.flops < 1e16
 
 
 def test_it_is_measured_once_for_each_type_and_number_of_threads(fresh_cache, monkeypatch):

@@ -1,11 +1,13 @@
 """What the device under an engine can do at best: from the makers' table, from the cache, or measured in a moment.
 
-A quick look, not a benchmark: the best of some repetitions of one read and of one product. It is kept in the user's
-cache, and a later measurement replaces it only by better figures, since a busy machine measures too little.
+A quick look, not a benchmark: the best of some repetitions, by the compiled kernels' own tests where they run, else by
+torch's operations. It is kept in the user's cache, and a later measurement replaces it only by better figures, since a
+busy machine measures too little.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +15,14 @@ from pathlib import Path
 import torch
 
 from octavo_engine import machine_cache
+from octavo_engine.config import read_cpu_kernels
 from octavo_engine.devices import by_driver_name
-from octavo_engine.kernels.linear import PLAIN, choose_linear
+from octavo_engine.kernels.cpu import library, rates
+from octavo_engine.kernels.cpu.targets import choose, features
 from octavo_engine.roofline import Machine
 
 READ_BYTES = 128 * 1024**2  # beyond every cache near a core, and touched in a twentieth of a second
-ROWS, WIDTH = {"cpu": 512, "cuda": 4096}, {"cpu": 2048, "cuda": 4096}
+ROWS, WIDTH = {"cpu": 128, "cuda": 4096}, {"cpu": 1024, "cuda": 4096}  # a slow product of float16 takes 0.04 s
 TRY_SECONDS = 0.04
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -28,12 +32,12 @@ def machine_of(device: torch.device, dtype: torch.dtype, *, anew: bool = False) 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     if known := by_driver_name(name):
         return known.machine(dtype.itemsize)
-    threads = "" if device.type == "cuda" else f", {torch.get_num_threads()} threads"
-    key = f"{name}{threads}, {str(dtype).removeprefix('torch.')}"
+    name = name if device.type == "cuda" else f"{name}, {torch.get_num_threads()} threads"
+    key = f"{name}, {str(dtype).removeprefix('torch.')}, {_method(device, dtype)}"
     cached = machine_cache.load().get(key)
     if cached is not None and not anew:
         return cached
-    return machine_cache.keep(key, measure(f"{name}{threads}", device, dtype))
+    return machine_cache.keep(key, measure(name, device, dtype))
 
 
 def processor(cpuinfo: Path = CPUINFO) -> str:
@@ -45,8 +49,20 @@ def processor(cpuinfo: Path = CPUINFO) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "cpu")
 
 
+def _method(device: torch.device, dtype: torch.dtype) -> str:
+    """Whose operations measure: torch's, or the kernels compiled for a set of instructions."""
+    if device.type != "cpu" or dtype not in library.SUFFIXES or library.load() is None:
+        return "torch"
+    target = choose(read_cpu_kernels(os.environ), features())
+    return "torch" if target is None else target.name
+
+
 def measure(name: str, device: torch.device, dtype: torch.dtype) -> Machine:
-    """Read once through a large tensor, and multiply, each a few times; about a fifth of a second."""
+    """Read through a large piece of memory, and multiply, each a few times; about a fifth of a second."""
+    if _method(device, dtype) != "torch":
+        threads = torch.get_num_threads()
+        bandwidth, flops = rates.read_rate(threads, READ_BYTES), rates.product_rate(dtype, threads)
+        return Machine(name=name, bandwidth=bandwidth, flops=flops)
     return Machine(name=name, bandwidth=_read_rate(device), flops=_product_rate(device, dtype))
 
 
@@ -59,13 +75,11 @@ def _read_rate(device: torch.device) -> float:
 
 @torch.inference_mode()
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of the fastest product there is: torch's or the engine's own."""
+    """Operations a second of torch's product."""
     rows, width = ROWS[device.type], WIDTH[device.type]
     weight = torch.full((width, width), 0.5, dtype=dtype, device=device)
     x = torch.full((rows, width), 0.5, dtype=dtype, device=device)
-    kernels = {kernel.name: kernel for kernel in (PLAIN, choose_linear(dtype, device))}
-    products = [kernel.projection(weight, None) for kernel in kernels.values()]
-    return 2 * rows * width * width / min(_least_seconds(lambda p=p: p(x), device) for p in products)  # type: ignore[misc]
+    return 2 * rows * width * width / _least_seconds(lambda: torch.nn.functional.linear(x, weight), device)
 
 
 def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
