@@ -27,6 +27,7 @@ POOL_BYTES = 200_000_000
 def fresh_cache(tmp_path, monkeypatch):
     # The kernels stay where they are compiled: only the figures are looked for elsewhere.
     monkeypatch.setattr(machine_cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(measurement.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
@@ -60,6 +61,15 @@ def test_it_is_measured_once_for_each_type_and_number_of_threads(fresh_cache, mo
     anew = measurement.machine_of(CPU, torch.bfloat16, anew=True)
     assert (anew.bandwidth, anew.flops) == (3e9, 1e12)  # the better of both
     assert f"{torch.get_num_threads()} threads" in first.name
+
+
+def test_figures_of_a_busy_machine_are_not_kept(fresh_cache, monkeypatch):
+    monkeypatch.setattr(measurement, "measure", lambda *args: Machine(name="slow", bandwidth=1.0, flops=1.0))
+    monkeypatch.setattr(measurement.os, "getloadavg", lambda: (1e6, 0.0, 0.0))
+    assert measurement.machine_of(CPU, torch.bfloat16).name == "slow"
+    assert machine_cache.load() == {}
+    measurement.machine_of(CPU, torch.bfloat16, anew=True)  # asked for, and only ever better
+    assert len(machine_cache.load()) == 1
 
 
 def test_a_known_accelerator_is_not_measured(monkeypatch):

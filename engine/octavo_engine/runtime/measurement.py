@@ -37,7 +37,13 @@ def machine_of(device: torch.device, dtype: torch.dtype, *, anew: bool = False) 
     cached = machine_cache.load().get(key)
     if cached is not None and not anew:
         return cached
-    return machine_cache.keep(key, measure(name, device, dtype))
+    measured = measure(name, device, dtype)
+    return measured if busy() and not anew else machine_cache.keep(key, measured)
+
+
+def busy() -> bool:
+    """Whether others use this machine so much that its memory is slower for us; such figures should not last."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def processor(cpuinfo: Path = CPUINFO) -> str:
