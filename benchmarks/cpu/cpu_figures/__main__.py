@@ -26,6 +26,7 @@ from octavo_engine.model.costs import cost_of
 from octavo_engine.model.spec import read_spec
 
 from . import direct, limits, loads, peers, picture, servers
+from .client import LoadClient
 from .outcome import Outcome
 from .results import Kept
 from .run import Contender, Plan, Run, identity_of
@@ -87,8 +88,7 @@ def _plan(options: argparse.Namespace, model: Path, vllm: Path) -> Plan:
         loads=loads.QUICK if options.quick else loads.FULL,
         rounds=1 if options.quick else options.rounds,
         threads=options.threads,
-        client=vllm,
-        tokenizer=model,
+        client=LoadClient(vllm.with_name("python"), model),
     )
 
 

@@ -1,19 +1,23 @@
-"""vLLM's load client, `vllm bench serve`, run against either server. It knows nothing of what it measures."""
+"""vLLM's load client, that of `vllm bench serve`, against either server. It knows nothing of what it measures."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from .loads import Load
 from .results import Figures
 
-SECONDS = 600
+START_SECONDS, LOAD_SECONDS = 300, 600
+RESULT = "result.json"
 MILLI = 1e-3
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_THREADS": "1"}
 
 
 class ClientFailed(Exception):
@@ -42,24 +46,55 @@ def flags(load: Load, *, port: int, tokenizer: Path, seed: int, folder: Path) ->
         "--percentile-metrics": "ttft,tpot,itl",
         "--metric-percentiles": "50,99",
         "--result-dir": folder,
-        "--result-filename": "result.json",
+        "--result-filename": RESULT,
     }
     words = [str(word) for pair in pairs.items() for word in pair]
-    return ["bench", "serve", *words, "--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
+    return [*words, "--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
 
 
-def ask(vllm: Path, load: Load, *, port: int, tokenizer: Path, seed: int) -> Figures:
-    """Run a load; raises ClientFailed."""
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [str(vllm), *flags(load, port=port, tokenizer=tokenizer, seed=seed, folder=Path(scratch))]
-        done = subprocess.run(
-            command, env=os.environ | quiet, capture_output=True, text=True, timeout=SECONDS, check=False
+class LoadClient:
+    """The client in a process of vLLM's environment, which waits for loads; a context manager."""
+
+    def __init__(self, python: Path, tokenizer: Path) -> None:
+        self._python, self._tokenizer = python, tokenizer
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile()
+        command = [str(self._python), str(Path(__file__).with_name("load_client.py"))]
+        self._process = subprocess.Popen(
+            command, env=os.environ | QUIET, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
-        result = Path(scratch) / "result.json"
-        if done.returncode or not result.exists():
-            raise ClientFailed((done.stdout + done.stderr)[-2000:])
-        return read(json.loads(result.read_text(encoding="utf-8")), load)
+        self._answer(START_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    def ask(self, load: Load, *, port: int, seed: int) -> Figures:
+        """Run a load; raises ClientFailed."""
+        with tempfile.TemporaryDirectory() as scratch:
+            words = flags(load, port=port, tokenizer=self._tokenizer, seed=seed, folder=Path(scratch))
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(words) + "\n")
+            self._process.stdin.flush()
+            if problem := self._answer(LOAD_SECONDS):
+                raise ClientFailed(problem)
+            return read(json.loads((Path(scratch) / RESULT).read_text(encoding="utf-8")), load)
+
+    def _answer(self, seconds: float) -> str:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            self._log.seek(0)
+            said = self._log.read().decode(errors="replace")[-2000:]
+            raise ClientFailed(f"the load client gave no answer within {seconds} s, or has ended:\n{said}")
+        problem: str = json.loads(line)
+        return problem
 
 
 def read(result: dict[str, Any], load: Load) -> Figures:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import client
+from .client import ClientFailed, LoadClient
 from .loads import Load
 from .results import Figures, Kept, Start, middle
 from .servers import Recipe, Server
@@ -40,8 +40,7 @@ class Plan:
     loads: Sequence[Load]
     rounds: int
     threads: int
-    client: Path  # the program `vllm`
-    tokenizer: Path
+    client: LoadClient
 
     def start_key(self, contender: Contender) -> dict[str, Any]:
         """Of a contender's start."""
@@ -60,7 +59,10 @@ class Run:
 
     def measure(self) -> None:
         """Everything that is missing; raises RuntimeError or ClientFailed, and keeps what was measured before."""
+        if not any(map(self._misses, self._plan.contenders)):
+            return
         with ExitStack() as stack:
+            client = stack.enter_context(self._plan.client)
             servers = {
                 contender.name: self._start(stack, contender)
                 for contender in self._plan.contenders
@@ -70,7 +72,7 @@ class Run:
                 for load in self._plan.loads:
                     for contender in self._plan.contenders:
                         if self._kept.find(self._plan.load_key(contender, load, number)) is None:
-                            self._ask(servers[contender.name], contender, load, number)
+                            self._ask(client, servers[contender.name], contender, load, number)
             for contender in self._plan.contenders:
                 if contender.name in servers:
                     self._weigh(servers[contender.name], contender)
@@ -110,14 +112,12 @@ class Run:
         server.pause()
         return server
 
-    def _ask(self, server: Server, contender: Contender, load: Load, number: int) -> None:
+    def _ask(self, client: LoadClient, server: Server, contender: Contender, load: Load, number: int) -> None:
         server.resume()
         try:
-            found = client.ask(
-                self._plan.client, load, port=server.port, tokenizer=self._plan.tokenizer, seed=number + 1
-            )
-        except client.ClientFailed as error:
-            raise client.ClientFailed(f"{contender.name}, {load.name}: {error}\n{server.log()}") from None
+            found = client.ask(load, port=server.port, seed=number + 1)
+        except ClientFailed as error:
+            raise ClientFailed(f"{contender.name}, {load.name}: {error}\n{server.log()}") from None
         finally:
             server.pause()
         self._kept.keep(self._plan.load_key(contender, load, number), asdict(found))

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-READY_SECONDS = 420
+READY_SECONDS = 900
 POLL_SECONDS = 0.02
 POOL_BYTES = 4 << 30
 
