@@ -104,7 +104,7 @@ def _recompute(document: Json) -> str:
 
 def _decode(document: Json) -> str:
     gap, seconds = document["longest_gap"], _seconds_in(document, "decode")
-    if gap and gap["prompt_tokens_in_step"] and gap["seconds"] > 0.3 * seconds:
+    if gap and gap["prompt_tokens_in_step"] and gap["seconds"] > 0.3 * seconds and not is_preemption(document, gap):
         return (
             f"Most of that is one pause of {gap['seconds']:.2f} s, in which {gap['prompt_tokens_in_step']:,} prompt"
             " tokens were computed: lower --max-decode-slowdown or --max-num-batched-tokens."
@@ -115,6 +115,12 @@ def _decode(document: Json) -> str:
         f"Its {output:,} tokens were generated{pace}: ask for fewer (max_tokens), or let fewer requests share a step"
         " (--max-num-seqs, more replicas)."
     )
+
+
+def is_preemption(document: Json, gap: Json) -> bool:
+    """Whether a pause between two tokens is one in which the request had lost its blocks."""
+    lost = (span["began"] for span in document["spans"] if span["state"] == "preempted")
+    return any(gap["at"] - gap["seconds"] <= began < gap["at"] for began in lost)
 
 
 def _seconds_in(document: Json, state: str) -> float:

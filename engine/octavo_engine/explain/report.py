@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Any
 
-from octavo_engine.explain.advice import advice, queue_advice
+from octavo_engine.explain.advice import advice, is_preemption, queue_advice
 
 Json = dict[str, Any]
 
 BAR_WIDTH = 48
 ROW_WIDTH = 24
+TEXT_WIDTH = 100
 COLOURS = {
     "receiving": 90, "waiting": 33, "prefill": 36, "decode": 32, "preempted": 31, "recompute": 35, "rejected": 31,
 }  # fmt: skip
@@ -42,19 +44,14 @@ def request_report(document: Json, style: Style) -> str:
         lines += [style.strong("Where the time went"), f"  {_bar(document, style)}", *_rows(document, style), ""]
     lines += [style.strong("What happened"), *_events(document, style), ""]
     if gap := document["longest_gap"]:
-        beside = gap["prompt_tokens_in_step"]
-        why = f", in a step that computed {beside:,} prompt tokens" if beside else ""
-        lines += [
-            f"The longest pause between two tokens was {seconds(gap['seconds'])}, until {gap['at']:.3f} s{why}.",
-            "",
-        ]
-    return "\n".join([*lines, style.strong("What to change"), f"  {advice(document)}"]) + "\n"
+        lines += [*_wrapped(_pause(document, gap)), ""]
+    return "\n".join([*lines, style.strong("What to change"), *_wrapped(advice(document))]) + "\n"
 
 
 def queue_report(document: Json, style: Style) -> str:
     """The queue now, who has been there longest, and the slowest requests of late."""
     queue = document["queue"]
-    lines = [*_queue(queue, style), f"  {queue_advice(queue)}" if queue["reason"] else ""]
+    lines = [*_queue(queue, style), *(_wrapped(queue_advice(queue)) if queue["reason"] else ())]
     if document["live"]:
         lines += ["", style.strong("Live, the oldest first"), *(_line(item, style) for item in document["live"])]
     if document["slowest"]:
@@ -108,12 +105,20 @@ def _events(document: Json, style: Style) -> Iterator[str]:
             if number == MAX_LINES // 2:
                 yield f"  ... {middle} lines more: --json has them"
             continue
-        yield f"  {event['seconds']:>9.3f} s  {style.paint(_words(event), event['what'])}"
+        yield f"  {event['seconds']:>9.3f} s  {style.paint(_words(event, document['id']), event['what'])}"
     if document["events_left_out"]:
         yield f"  {document['events_left_out']} lines were not kept"
 
 
-def _words(event: Json) -> str:
+def _pause(document: Json, gap: Json) -> str:
+    told = f"The longest pause between two tokens was {seconds(gap['seconds'])}, until {gap['at']:.3f} s"
+    if is_preemption(document, gap):
+        return f"{told}: it had lost its blocks."
+    beside = gap["prompt_tokens_in_step"]
+    return f"{told}, in a step that computed {beside:,} prompt tokens." if beside else f"{told}."
+
+
+def _words(event: Json, name: str) -> str:
     what, why, by = event["what"], event["why"], event.get("by", "")
     match what:
         case "admitted":
@@ -125,7 +130,7 @@ def _words(event: Json) -> str:
         case "waiting":
             return f"waiting: {why or 'for the queue'}" + (f", for {by}" if by else "")
         case "preempted":
-            return f"preempted: {why}, for {by}"
+            return f"preempted: {why}, for {'its own next block' if by == name else by}"
         case "first_token":
             return "first token"
     return f"{what}: {why}" if why else str(what)
@@ -139,10 +144,10 @@ def _queue(queue: Json, style: Style) -> Iterator[str]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in waiting.items())
         since = f" ({queue['reason']} for {seconds(queue['reason_seconds'])})" if queue["reason"] else ""
         yield f"  {reasons}{since}; the oldest has waited {seconds(queue['oldest_wait_seconds'])}"
-    yield (
-        f"  {queue['waiting_prompt_tokens']:,} prompt tokens wait, {queue['running_prompt_tokens']:,} are being"
-        f" computed: about {seconds(queue['estimated_queue_seconds'])}"
-    )
+    ahead = queue["waiting_prompt_tokens"], queue["running_prompt_tokens"]
+    if any(ahead):
+        about = seconds(queue["estimated_queue_seconds"])
+        yield f"  {ahead[0]:,} prompt tokens wait, {ahead[1]:,} are being computed: about {about}"
     seats, used = queue["max_num_seqs"], 100 * queue["kv_cache_usage_ratio"]
     yield f"  {queue['running']:,} of {seats:,} seats and {used:.0f} % of the KV blocks are taken"
 
@@ -155,6 +160,10 @@ def _line(item: Json, style: Style) -> str:
     told = f"  {seconds(item['seconds']):>9}  {item['id']:<44} {item['state']} {item['why']}".rstrip()
     shown = style.paint(most, largest["state"]) if largest else most
     return f"{told}; {tokens['prompt']:,} in, {tokens['output']:,} out; most: {shown}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, TEXT_WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def seconds(value: float) -> str:
