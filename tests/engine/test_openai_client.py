@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,11 @@ STORY: list[Any] = [{"role": "user", "content": "Tell a story about a fox in 日
 @pytest.fixture(scope="module")
 def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
     with serving_process(
-        smollm2_gguf, "--served-model-name=smollm2", "--kv-cache-memory-bytes=200000000", "--max-num-seqs=4"
+        smollm2_gguf,
+        "--served-model-name=smollm2",
+        "--kv-cache-memory-bytes=200000000",
+        "--max-num-seqs=4",
+        "--log-decisions",
     ) as server:
         yield server
 
@@ -161,6 +166,23 @@ def test_a_live_request_has_a_timeline(client: openai.OpenAI, server: ServingPro
         document = timeline(server, next(iter(stream)).id)
         assert (document["state"], document["spans"][-1]["state"]) == ("decode", "decode")
     server.until(lambda: timeline(server, document["id"])["why"] == "abort", "its end is told")
+
+
+def test_decisions_are_logged_with_the_ids_that_clients_see_and_without_words(
+    client: openai.OpenAI, server: ServingProcess
+) -> None:
+    answer = client.completions.create(model="smollm2", prompt="Xylophone concerto", max_tokens=2)
+
+    def decisions() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in server.output.splitlines() if line.startswith("{") and line.endswith("}")]
+        return [line for line in lines if line.get("request") == f"{answer.id}-0"]
+
+    server.until(lambda: len(decisions()) == 2, "both decisions are written")
+    admitted, finished = decisions()
+    assert (admitted["decision"], finished["decision"]) == ("admit", "finish")
+    assert (finished["reason"], finished["output"]) == ("length", 2)
+    assert admitted["step"] <= finished["step"]
+    assert "Xylophone" not in server.output
 
 
 LONG = " ".join(f"Rule {number}: a fox says {number * 7}." for number in range(40))
