@@ -80,6 +80,11 @@ def assemble(
     with timed(on_phase, "weights"):
         kernels = choose(backend)
         decoder = load_model(config.model, dtype=dtype, device=device, kernels=kernels, on_progress=on_progress)
+    if config.batch_invariant and not decoder.batch_invariant:
+        raise InvalidConfiguration(
+            f"--batch-invariant is not held by {backend} attention in {str(dtype).removeprefix('torch.')} here:"
+            " it needs the compiled kernels of a CPU (--attention-backend cpu), and --dtype bfloat16 or float32"
+        )
     with timed(on_phase, "kv_cache"):
         plan = plan_cache(as_loaded(needs, device), room_of(config, device))
         caches = allocate(needs.geometry, plan.blocks, dtype=dtype, device=device)

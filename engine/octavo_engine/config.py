@@ -88,6 +88,11 @@ class EngineConfig:
     max_prompt_tokens: int | None = option(
         None, "longest prompt accepted; default: what max-model-len allows", minimum=1
     )
+    batch_invariant: bool = option(
+        False,
+        "promise that a request's tokens and logprobs are the same bits whatever shares its steps; refused where the"
+        " kernels cannot hold it (they can on a CPU, in bfloat16 and float32, at no cost)",
+    )
     tensor_parallel_size: int = option(
         1, "devices that share each layer; one is supported by this version", minimum=1, maximum=1
     )

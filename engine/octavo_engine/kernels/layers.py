@@ -30,6 +30,11 @@ class LayerWeights:
     gate_up: GatedProjection
     down: Projection
 
+    @property
+    def products(self) -> tuple[Projection | GatedProjection, ...]:
+        """All of them."""
+        return (self.qkv, self.output, self.gate_up, self.down)
+
 
 @dataclass(frozen=True, slots=True)
 class LayersShape:

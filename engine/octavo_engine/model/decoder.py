@@ -27,6 +27,7 @@ class Decoder:
     final_norm: Tensor  # [hidden]
     head: Projection  # to the vocabulary
     parameter_bytes: int  # of all weights as they are in memory
+    batch_invariant: bool  # a token's numbers are the same bits whatever else is in its step
     frequencies: Tensor = field(init=False)  # float32 [head_dim / 2], radians a position
 
     def __post_init__(self) -> None:

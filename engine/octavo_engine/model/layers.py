@@ -25,6 +25,11 @@ class Kernels:
     pointwise: PointwiseKernels
     loop: LayersLoop = "auto"  # auto: native where the three are compiled ones and all weights are packed
 
+    @property
+    def compiled(self) -> bool:
+        """All three in C++."""
+        return self.attention.name == self.linear.name == self.pointwise.name == "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class PlainLayers:
@@ -65,8 +70,7 @@ class PlainLayers:
 
 def choose_layers(layers: Sequence[LayerWeights], shape: LayersShape, kernels: Kernels) -> RunLayers:
     """How the layers are run, decided once."""
-    compiled = {kernels.attention.name, kernels.linear.name, kernels.pointwise.name} == {"cpu"}
-    if kernels.loop == "python" or not compiled:
+    if kernels.loop == "python" or not kernels.compiled:
         assert kernels.loop != "native", "the native loop runs compiled kernels only"
         return PlainLayers(layers, shape, kernels)
     from octavo_engine.kernels.cpu import layers as native  # noqa: PLC0415 (the library is not on every machine)

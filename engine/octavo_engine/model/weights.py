@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.layers import LayersShape, LayerWeights
-from octavo_engine.kernels.linear import LinearKernels, Projection, Tied, plain_look_up
+from octavo_engine.kernels.linear import GatedLinear, Linear, LinearKernels, Projection, Tied, plain_look_up
 from octavo_engine.kernels.pointwise import HeadNorms
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.decoder import Decoder
@@ -47,6 +47,8 @@ def build_decoder(
         layers.append(layer)
         on_layer()
     embedding, final_norm = ends.result()
+    products = [embedding.head, *(product for layer in layers for product in layer.products)]
+    by_row = not any(isinstance(product, Linear | GatedLinear) for product in products)  # torch's look at all rows
     return Decoder(
         spec=spec,
         look_up=embedding.look_up,
@@ -55,6 +57,7 @@ def build_decoder(
         final_norm=final_norm,
         head=embedding.head,
         parameter_bytes=count_weights(parameters_of(spec)) * final_norm.element_size(),
+        batch_invariant=kernels.compiled and by_row,
     )
 
 

@@ -94,16 +94,12 @@ class PackedLayers:
 
 def packed(layers: Sequence[LayerWeights]) -> bool:
     """True if every product is packed: a weight that does not pack leaves its layers to be called one by one."""
-    return all(
-        isinstance(layer.gate_up, PackedGatedLinear)
-        and all(isinstance(product, PackedLinear) for product in (layer.qkv, layer.output, layer.down))
-        for layer in layers
-    )
+    return all(isinstance(product, PackedLinear | PackedGatedLinear) for layer in layers for product in layer.products)
 
 
 def view(layer: LayerWeights) -> Layer:
     """Points into the layer's memory, which must live as long."""
-    products = (layer.qkv, layer.output, layer.gate_up, layer.down)
-    pointers = [product.weight.pointer for product in products if isinstance(product, PackedLinear | PackedGatedLinear)]
+    packed_ones = [part for part in layer.products if isinstance(part, PackedLinear | PackedGatedLinear)]
+    pointers = [product.weight.pointer for product in packed_ones]
     norms = (None, None) if layer.head_norms is None else (layer.head_norms.query, layer.head_norms.key)
     return Layer(address(layer.input_norm), *map(address, norms), address(layer.mlp_norm), *pointers)
