@@ -157,6 +157,7 @@ def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path) -
     [
         ("/nonexistent/model", (), "ModelNotFound"),
         ("{gguf}", ("--kv-cache-memory-bytes=1000",), "InsufficientMemory"),
+        ("{gguf}", ("--kv-cache-memory-bytes=9000000000000", "--max-num-seqs=4096"), "InsufficientMemory"),
         ("{gguf}", ("--max-model-len=1000000",), "InvalidConfiguration"),
         ("{gguf}", ("--api-key-file=/nonexistent/keys",), "InvalidConfiguration"),
         ("{gguf}", ("--chat-template=/nonexistent/template",), "InvalidConfiguration"),
