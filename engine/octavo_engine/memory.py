@@ -138,9 +138,10 @@ class HostRoom:
             return min(spare, max(self.limit // HOST_CACHE_SHARE, needs.least_bytes))
         if self.wanted < needs.least_bytes:
             raise _too_small(needs, self.wanted, f"raise --kv-cache-memory-bytes to {needs.least_bytes}")
-        if min(self.wanted, needs.most_bytes) > spare:
+        if (used := min(self.wanted, needs.most_bytes)) > spare:
+            more = "raise the limit" if self._usable == self.limit else "stop others"
             raise InsufficientMemory(
-                f"{self._sum(needs, self.wanted)}: lower --kv-cache-memory-bytes to {spare} or less, or raise the limit"
+                f"{self._sum(needs, used)}: lower --kv-cache-memory-bytes to {spare} or less, or {more}"
             )
         return self.wanted
 

@@ -133,6 +133,7 @@ class TestHost:
         assert plan_cache(NEEDS, shared).cache_bytes == 20 * GIB - 12 * GIB - HOST_RUNTIME_BYTES
         message = refusal(NEEDS, replace(shared, wanted=16 * GIB))
         assert "but others on this machine leave 20.00 GiB: lower --kv-cache-memory-bytes to" in message
+        assert message.endswith("or less, or stop others")
         message = refusal(NEEDS, replace(shared, left_by_others=4 * GIB))
         assert message.endswith("leave 4.00 GiB: stop others until they leave 13.00 GiB, or choose a smaller model")
 
