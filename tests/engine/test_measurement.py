@@ -98,6 +98,16 @@ def test_a_plan_for_this_processor_counts_its_container(smollm2_gguf, fresh_cach
     assert "does not fit: 1." in capsys.readouterr().out
 
 
+def test_a_plan_says_when_others_use_the_machine(smollm2_gguf, fresh_cache, monkeypatch, capsys):
+    monkeypatch.setattr(measurement.os, "getloadavg", lambda: (1e6, 0.0, 0.0))
+    arguments = ["plan", str(smollm2_gguf), "--device=cpu", "--memory-bytes=4294967296"]
+    assert cli.main(arguments) == 0
+    assert "others use this machine now" in capsys.readouterr().out
+    assert cli.main([*arguments, "--measure"]) == 0
+    assert cli.main(arguments) == 0
+    assert "others use" not in capsys.readouterr().out.rpartition("LlamaForCausalLM")[2]
+
+
 @pytest.fixture(scope="module")
 def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
     flags = ("--served-model-name=m", f"--kv-cache-memory-bytes={POOL_BYTES}", "--max-num-seqs=2")

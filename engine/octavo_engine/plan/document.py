@@ -32,6 +32,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "bandwidth_bytes_per_second": machine.bandwidth,
             "flops_per_second": machine.flops,
             "fp8_flops_per_second": plan.target.fp8_flops,
+            "doubt": plan.target.doubt,
         },
         "fits": plan.cache is not None,
         "refusal": plan.refusal,

@@ -25,6 +25,7 @@ class Target:
     room: Room
     on_host: bool
     fp8_flops: float | None = None
+    doubt: str | None = None  # why its figures may be wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

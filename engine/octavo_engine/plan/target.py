@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo_engine import machine_cache
 from octavo_engine.config import EngineConfig
 from octavo_engine.devices import Device
 from octavo_engine.memory import DeviceRoom, HostRoom
@@ -9,6 +10,8 @@ from octavo_engine.plan.estimate import Target
 from octavo_engine.plan.settings import PlanConfig
 from octavo_engine.roofline import Machine
 from octavo_engine.runtime import host
+
+BUSY = "others use this machine now, so its figures are too low: measure again when they do not (--measure)"
 
 
 def device_target(device: Device, config: PlanConfig, engine: EngineConfig, *, width: int) -> Target:
@@ -32,14 +35,17 @@ def host_target(config: PlanConfig, engine: EngineConfig, *, dtype: str) -> Targ
     if config.held_by_others:
         left = limit - config.held_by_others
     room = HostRoom(limit=limit, wanted=engine.kv_cache_memory_bytes, left_by_others=left)
-    machine = _machine_here(engine.threads, dtype, anew=config.measure)
-    return Target(machine=machine, memory_bytes=limit, room=room, on_host=True)
+    machine, doubt = _machine_here(engine.threads, dtype, anew=config.measure)
+    return Target(machine=machine, memory_bytes=limit, room=room, on_host=True, doubt=doubt)
 
 
-def _machine_here(threads: int | None, dtype: str, *, anew: bool) -> Machine:
+def _machine_here(threads: int | None, dtype: str, *, anew: bool) -> tuple[Machine, str | None]:
+    """Its figures, and a word of doubt where they were measured just now, beside other work."""
     import torch  # noqa: PLC0415 (plans for accelerators do without)
 
-    from octavo_engine.runtime.measurement import machine_of  # noqa: PLC0415
+    from octavo_engine.runtime.measurement import busy, machine_of  # noqa: PLC0415
 
     torch.set_num_threads(threads or host.cpu_limit())
-    return machine_of(torch.device("cpu"), getattr(torch, dtype), anew=anew)
+    known, others = machine_cache.load(), busy()
+    machine = machine_of(torch.device("cpu"), getattr(torch, dtype), anew=anew)
+    return machine, BUSY if others and machine not in known.values() else None

@@ -31,9 +31,10 @@ def overview(plans: Sequence[Plan]) -> str:
         "bound of all",
     )
     rows = [_device_row(plan) for plan in plans]
-    refusals = [f"{plan.target.machine.name}: {plan.refusal}" for plan in plans if plan.refusal]
+    words = [(plan.target.machine.name, word) for plan in plans for word in (plan.refusal, plan.target.doubt) if word]
+    remarks = "\n".join(f"{name}: {word}" for name, word in words)
     title = f"{_model(first)}: the best that each device could do with sequences of {context} tokens"
-    return "\n\n".join([title, table([heads, *rows]), *(["\n".join(refusals)] if refusals else [])])
+    return "\n\n".join([title, table([heads, *rows]), *([remarks] if remarks else [])])
 
 
 def _device_row(plan: Plan) -> Row:
@@ -57,7 +58,7 @@ def _head(plan: Plan) -> str:
     return (
         f"{_model(plan)}\non {machine.name}: {_bytes(plan.target.memory_bytes)}, {si(machine.bandwidth)}B/s,"
         f" {si(machine.flops)}FLOP/s in {plan.dtype}{fp8}; below {machine.ridge:,.0f} FLOP a byte,"
-        " memory is the bound"
+        " memory is the bound" + (f"\n{plan.target.doubt}" if plan.target.doubt else "")
     )
 
 

@@ -168,6 +168,13 @@ class TestText:
         assert "the process" in shown
         assert "the process" not in text.report(planned())
 
+    def test_figures_in_doubt_are_said_to_be(self):
+        plan = on_two_cores()
+        doubtful = replace(plan, target=replace(plan.target, doubt="others use it"))
+        assert "memory is the bound\nothers use it\n" in text.report(doubtful)
+        assert text.overview([doubtful]).endswith("\n\ntwo cores: others use it")
+        assert json.loads(document.render([doubtful]))["plans"][0]["device"]["doubt"] == "others use it"
+
     def test_all_devices(self):
         shown = text.overview(
             [planned(device=name) for name in ("H200", "L40S")] + [planned(device="A10", dtype="float32")]
