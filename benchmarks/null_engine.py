@@ -6,6 +6,7 @@ by one that returns the same few logits at once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,15 +32,18 @@ MAX_STREAMS = 1_024
 
 
 class NullModel:
-    """Says `TOKEN`, whatever it is asked."""
+    """Says `TOKEN`, whatever it is asked, after `pause` seconds in which it uses no processor."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, pause: float) -> None:
+        self._pause = pause
         self._hidden = torch.zeros(max_tokens, 1)
         self._logits = torch.zeros(MAX_STREAMS, WIDTH)
         self._logits[:, TOKEN] = 1.0
 
     def forward(self, tokens: torch.Tensor, layout: StepLayout, caches: Sequence[LayerCache]) -> torch.Tensor:  # noqa: ARG002 (computes nothing)
         """Hidden states of the right number."""
+        if self._pause:
+            time.sleep(self._pause)
         return self._hidden[: len(tokens)]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -58,13 +62,13 @@ class NullParts:
     tokenizer: Tokenizer
 
 
-def null_engine(*, max_model_len: int, blocks: int) -> NullParts:
-    """An engine for up to `MAX_STREAMS` requests, with SmolLM2's tokenizer."""
+def null_engine(*, max_model_len: int, blocks: int, pause: float = 0.0) -> NullParts:
+    """An engine for up to `MAX_STREAMS` requests, with SmolLM2's tokenizer. Each step takes `pause` seconds more."""
     config = EngineConfig(model="null", max_num_seqs=MAX_STREAMS, max_num_batched_tokens=8_192)
     tokenizer = load_tokenizer(str(packaged_gguf()))
     scheduler, sampler = build_scheduler(config, blocks), Sampler(eos_ids=tokenizer.eos_ids)
     runner = Runner(
-        NullModel(config.max_num_batched_tokens),
+        NullModel(config.max_num_batched_tokens, pause),
         [],
         block_size=config.block_size,
         device=torch.device("cpu"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import json
 import pstats
 import sys
@@ -83,6 +84,8 @@ def prepared(streams: int, context: int) -> NullParts:
         parts.engine.add(Request(id=f"r{number}", tokens=prompt, params=params, arrival=time.monotonic()))
     while sum(output.delta.text != "" for output in parts.engine.step()) < streams:
         pass
+    gc.collect()
+    gc.freeze()  # as the server does once it is ready
     return parts
 
 
