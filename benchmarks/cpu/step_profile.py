@@ -1,0 +1,97 @@
+"""Where a decode step's time goes, part by part, with one stream and with many.
+
+    PYTHONPATH=engine:benchmarks:benchmarks/cpu python benchmarks/cpu/step_profile.py [--streams 1 32] [--context 192]
+
+The real engine with SmolLM2, without HTTP. Times are what a call and all below it take, by a profiler that costs some
+microseconds a call: shares tell more than the milliseconds. `perf record -e cpu-clock` on this script tells what the
+time within the native part is spent on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import time
+from pathlib import Path
+
+from checkpoint import smollm2
+
+from octavo_engine.assembly import assemble
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine import Engine
+from octavo_engine.request import Request, SamplingParams
+from octavo_engine.tokenizer import load_tokenizer
+from why_paging.serving import Unrecorded
+
+# Part -> the end of its file's name, and its function.
+PARTS = {
+    "step": ("octavo_engine/engine.py", "step"),
+    "schedule": ("scheduling/scheduler.py", "schedule"),
+    "inputs and model and sampling": ("runtime/runner.py", "run"),
+    "inputs": ("runtime/inputs.py", "build"),
+    "layers, norms and embedding": ("model/decoder.py", "forward"),
+    "head": ("model/decoder.py", "logits"),
+    "sampling": ("runtime/sampler.py", "sample"),
+    "tokens to text, accounts": ("octavo_engine/engine.py", "_update"),
+}
+
+
+def engine_with(model: Path, streams: int, context: int, steps: int, threads: int) -> Engine:
+    """An engine in which `streams` requests of `context` tokens have `steps` tokens and more to go."""
+    config = EngineConfig(
+        model=str(model), dtype="bfloat16", device="cpu", threads=threads, kv_cache_memory_bytes=2 << 30
+    )
+    engine = assemble(config, load_tokenizer(str(model)), Unrecorded()).engine
+    for number in range(streams):
+        params = SamplingParams(temperature=0.0, max_tokens=2 * steps + 64, ignore_eos=True)
+        prompt = [(7 * number + 13 * at) % 40_000 + 1_000 for at in range(context)]
+        engine.add(Request(id=str(number), tokens=prompt, params=params, arrival=time.monotonic()))
+    while len(engine.step()) < streams:
+        pass
+    return engine
+
+
+def measure(engine: Engine, steps: int) -> tuple[float, dict[str, float]]:
+    """The median step without a profiler, and each part's share of a step under one."""
+    times = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - began)
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(steps):
+        engine.step()
+    profile.disable()
+    spent = dict.fromkeys(PARTS, 0.0)
+    for (file, _, function), (_, _, _, cumulative, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        for name, (ending, wanted) in PARTS.items():
+            if file.endswith(ending) and function == wanted:
+                spent[name] += cumulative
+    return sorted(times)[steps // 2], {name: seconds / spent["step"] for name, seconds in spent.items()}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--context", type=int, default=192, help="tokens of each stream before it is measured")
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    model = smollm2()
+    found = {
+        streams: measure(engine_with(model, streams, options.context, options.steps, options.threads), options.steps)
+        for streams in options.streams
+    }
+    print("| | " + " | ".join(f"{streams} streams" for streams in found) + " |")
+    print("|---|" + "---:|" * len(found))
+    print("| a step, ms | " + " | ".join(f"{seconds * 1e3:.2f}" for seconds, _ in found.values()) + " |")
+    for name in PARTS:
+        print(f"| {name} | " + " | ".join(f"{shares[name]:.1%}" for _, shares in found.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()
