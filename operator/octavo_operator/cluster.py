@@ -39,6 +39,7 @@ _PAGE = 500
 _MONITORING_SECONDS = 60.0
 _MONITOR_SECONDS = 30.0
 """PodMonitors are not watched, as not every cluster knows them: what is known of one is believed this long."""
+_JUST_TOLD_SECONDS = 1.0
 _NEVER = "1"
 """A version that no object has: an apply that names it creates, and is refused whatever it meets under that name."""
 
@@ -127,7 +128,7 @@ class Cluster:
         if self.store.service(key) is None:
             return None
         monitoring = await self._monitoring_available()
-        if monitoring:
+        if monitoring and not self.store.new(key):
             await self._see_monitor(key)
         found, resource = observer.recall(self.store, key, monitoring), self.store.service(key)
         return await observer.read(self, resource, found, monitoring) if resource else None
@@ -139,6 +140,12 @@ class Cluster:
         found = await observer.ask(self, resource, monitoring)
         self.store.learn(key, found.by_plural(), since)
         return await observer.read(self, resource, found, monitoring)
+
+    async def is_latest(self, resource: Object) -> bool:
+        """Whether a service is as it is known; the API server is asked, unless it has told so a moment ago."""
+        key = Key(resource["metadata"]["namespace"], resource["metadata"]["name"])
+        current = self.store.service(key) if self.store.age(key) < _JUST_TOLD_SECONDS else await self.service(key)
+        return current is not None and current["metadata"]["resourceVersion"] == resource["metadata"]["resourceVersion"]
 
     def doubt(self, key: Key) -> None:
         """Has the next look at a service ask for everything."""

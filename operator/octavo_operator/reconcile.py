@@ -22,6 +22,7 @@ from octavo_operator.names import Key
 from octavo_operator.notes import Note
 from octavo_operator.observed import Observed
 from octavo_operator.plan import Apply, Plan, Step, make_plan
+from octavo_operator.rollout import Phase, Rollout
 from octavo_operator.scaler import Scaler
 from octavo_operator.spec import read_spec
 
@@ -33,8 +34,8 @@ BLOCKED_SECONDS = 10.0
 """Objects of others are not watched: nothing tells when one that is in the way goes."""
 AT_ONCE = 0.0
 """The event of an own write tells nothing new any more: what follows from the write is looked for without it."""
-FIRST_WORDS_SECONDS = 0.5
-"""Children that were just made have said nothing yet: status waits for their first words, at most this long."""
+FIRST_WORDS_SECONDS = 1.0
+"""Children that were just made have said nothing yet: a first status waits for good or bad news, at most this long."""
 SILENT_SECONDS, TOLD_SECONDS = 5.0, 30.0
 """Events are not watched either: nothing tells when one says at last what a pod waits for, or says something else."""
 
@@ -43,6 +44,7 @@ class Api(Protocol):
     """What a reconcile needs of `cluster.Cluster`."""
 
     async def known(self, key: Key) -> Observed | None: ...  # noqa: D102
+    async def is_latest(self, resource: Object) -> bool: ...  # noqa: D102
     async def service(self, key: Key) -> Object | None: ...  # noqa: D102
     async def observe(self, resource: Object) -> Observed: ...  # noqa: D102
     async def execute(self, namespace: str, step: Step, known: bool = False) -> bool: ...  # noqa: D102
@@ -75,14 +77,26 @@ class Reconciler:
         defaults: what the operator's settings add to a spec.
         events: told what is worth an Event.
         now: RFC 3339 wall time, for status only.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, api: Api, scaler: Scaler, defaults: Defaults, events: Teller, *, now: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        scaler: Scaler,
+        defaults: Defaults,
+        events: Teller,
+        *,
+        now: Callable[[], str],
+        clock: Callable[[], float],
+    ) -> None:
         self._api = api
         self._events = events
         self._scaler = scaler
         self._defaults = defaults
         self._now = now
+        self._clock = clock
+        self._begun: dict[Key, float] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Looks at one service and does what is to be done.
@@ -112,6 +126,7 @@ class Reconciler:
         resource = await self._api.service(key)
         if resource is None or _goes(resource):
             self._scaler.forget(key)  # the children follow by their owner references
+            self._begun.pop(key, None)
             return None
         try:
             read_spec(resource)
@@ -131,7 +146,6 @@ class Reconciler:
             Conflict, Missing: where it `is_known`, also when it is behind.
         """
         resource, spec = observed.resource, read_spec(observed.resource)
-        new = key not in self._scaler.known() and not any(observed.children.values())
         telemetry = self._scaler.observe(key, spec, observed)
         rollout = rollouts.decide(spec, observed, self._defaults.image)
         children = desired.children(
@@ -144,13 +158,21 @@ class Reconciler:
         blocked = (*plan.blocked, *(_as_cause(error) for error in done.failures))
         if blocked:
             self._api.doubt(key)  # objects of others are not watched, and a write without answer may have been done
-        elif new and plan.steps:
-            return FIRST_WORDS_SECONDS
+        elif patience := self._patience(key, observed, rollout):
+            return AT_ONCE if done.changed else patience
         wanted = status.describe(spec, observed, rollout, telemetry, blocked, now=self._now())
         await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
         if done.failures:
             raise done.failures[0]
         return AT_ONCE if done.changed else _look_again(plan, observed)
+
+    def _patience(self, key: Key, observed: Observed, rollout: Rollout) -> float | None:
+        """Seconds for which a first status may wait; None where it is due, or is not the first."""
+        begun = self._begun.setdefault(key, self._clock())
+        left = begun + FIRST_WORDS_SECONDS - self._clock()
+        if left > 0 and rollout.phase is Phase.ROLLING and not observed.resource.get("status", {}).get("conditions"):
+            return left
+        return None
 
     async def _execute(self, key: Key, plan: Plan, known: Object | None) -> Done:
         """Does every step; one that fails stops none of the others.
@@ -161,8 +183,8 @@ class Reconciler:
         Raises:
             Conflict, Missing: what is known is behind.
         """
-        if known and plan.steps:
-            await self._confirm(key, known)
+        if known and plan.steps and not await self._api.is_latest(known):
+            raise Conflict(f"InferenceService {key} has changed")  # of which no child's version tells
         ended: list[bool | ApiError] = []
         for stage in plan.stages:
             ended += await asyncio.gather(*(self._do(key, step, known is not None) for step in stage))
@@ -171,12 +193,6 @@ class Reconciler:
             if known and isinstance(error, Conflict | Missing):
                 raise error
         return Done(True in ended, failures)
-
-    async def _confirm(self, key: Key, known: Object) -> None:
-        """That the spec is the present one is asked before anything is changed: no child's version tells."""
-        current = await self._api.service(key)
-        if current is None or current["metadata"].get("resourceVersion") != known["metadata"].get("resourceVersion"):
-            raise Conflict(f"InferenceService {key} has changed")
 
     async def _do(self, key: Key, step: Step, is_known: bool) -> bool | ApiError:
         log.info("%s: %s", key, step.reason)

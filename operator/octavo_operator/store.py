@@ -1,4 +1,4 @@
-"""What is known of the cluster without asking: objects as watches, lists and answers have told them. Pure, no clock.
+"""What is known of the cluster without asking: objects as watches, lists and answers have told them. Pure.
 
 Four tell it: the watches, the full list of every few minutes, looks that ask the API server, and the answers to the
 operator's own writes, which are known here before any watch tells of them. Three rules keep a view that is behind from
@@ -11,8 +11,10 @@ Objects are shared, not copied: nobody changes one.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +42,18 @@ class _Entry:
     body: Object
     version: int
     at: int
+    since: float
 
 
 class Store:
-    """Objects by the service that they belong to; those of nobody are not kept. Single event loop only."""
+    """Objects by the service that they belong to; those of nobody are not kept. Single event loop only.
 
-    def __init__(self) -> None:
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._families: dict[Key, dict[Slot, _Entry]] = {}
         self._ended: OrderedDict[str, int] = OrderedDict()
         self._doubted: set[Key] = set()
@@ -56,6 +64,15 @@ class Store:
         """The service, if it and all that belongs to it is known well enough to look at without asking."""
         known = self._complete and key not in self._doubted
         return self.one(names.PLURAL, key, key.name) if known else None
+
+    def age(self, key: Key) -> float:
+        """Seconds since the service's latest version became known."""
+        entry = self._families.get(key, {}).get((names.PLURAL, key.name))
+        return self._clock() - entry.since if entry else math.inf
+
+    def new(self, key: Key) -> bool:
+        """Whether nothing is known that belongs to the service."""
+        return self._families.get(key, {}).keys() <= {(names.PLURAL, key.name)}
 
     def one(self, plural: str, key: Key, name: str) -> Object | None:
         """One object of a service; None says only that it is not known."""
@@ -162,7 +179,7 @@ class Store:
         if before and (version < before.version or head["resourceVersion"] == _head(before)["resourceVersion"]):
             return False
         self._now += 1
-        self._families.setdefault(key, {})[slot] = _Entry(_lean(plural, body), version, self._now)
+        self._families.setdefault(key, {})[slot] = _Entry(_lean(plural, body), version, self._now, self._clock())
         return True
 
     def _drop(self, key: Key, slot: Slot) -> None:

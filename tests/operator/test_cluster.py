@@ -1,6 +1,7 @@
 """The API client: statuses become our error types, and no header or credential reaches a message."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import aiohttp
@@ -257,6 +258,18 @@ async def test_a_write_that_rests_on_what_is_known_says_on_which_version():
     await made.write_status(stored(resource()), {}, known=True)
     versions = [params["body"]["metadata"]["resourceVersion"] for *_, params in made._api.asked]
     assert versions == ["5", "7"]
+
+
+async def test_the_api_server_is_asked_for_the_latest_spec_unless_it_has_just_told_it():
+    made = await filled(Response(stored(resource())), Response(stored(resource(), "8")), failure(404))
+    assert await made.is_latest(stored(resource()))
+    assert not await made.is_latest(stored(resource(), "6"))
+    assert made._api.asked == []
+    made.store._clock = lambda: math.inf
+    assert await made.is_latest(stored(resource()))
+    assert not await made.is_latest(stored(resource()))
+    assert not await made.is_latest(stored(resource()))
+    assert len(made._api.asked) == 3
 
 
 async def test_a_job_that_was_deleted_is_not_deleted_again():

@@ -9,7 +9,7 @@ from octavo_operator.autoscaling import Load
 from octavo_operator.checkpoint import Progress
 from octavo_operator.errors import Conflict, Refused, Retryable
 from octavo_operator.manifests import DEPLOYMENT, SERVICE
-from octavo_operator.reconcile import FIRST_WORDS_SECONDS
+from octavo_operator.reconcile import AT_ONCE
 from operator_samples import pod, resource
 from operator_world import KEY, World
 
@@ -21,7 +21,7 @@ async def test_a_new_service_gets_its_children_and_then_a_status_of_what_they_sa
     assert await world.reconcile() == [
         *("ServiceAccount", "NetworkPolicy", "Deployment", "Service", "PodDisruptionBudget", "ConfigMap")
     ]
-    assert world.look_again == FIRST_WORDS_SECONDS, "and if they say nothing, that is told"
+    assert world.look_again == AT_ONCE, "and if they say nothing, that is told"
     assert await world.reconcile() == ["status"]
     assert world.cluster.conditions()["Reconciling"]["reason"] == "RollingOut"
     assert [event["reason"] for event in world.cluster.events] == ["RolloutRolling"]

@@ -68,6 +68,10 @@ class FakeCluster:
             self.views.append(self._observed(resource))
         return None if self.doubted else self.recalled(self.views)
 
+    async def is_latest(self, resource: dict[str, Any]) -> bool:
+        current = await self.service(Key("", ""))
+        return current is not None and current["metadata"] == resource["metadata"]
+
     def doubt(self, key: Key) -> None:
         self.doubted = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -46,6 +47,7 @@ class World:
         self.defaults: Defaults = DEFAULTS
         self.now = 0.0
         self.look_again: float | None = None
+        self._seconds = itertools.count()
         self.restart_operator()
 
     def restart_operator(self) -> None:
@@ -53,7 +55,13 @@ class World:
         self.metrics = Metrics(CollectorRegistry())
         self.scaler = Scaler(self.loads, self.metrics, 300.0, lambda: self.now)
         events = Recorder(self.cluster, lambda: self.now, lambda: NOW, "operator")
-        self.reconciler = Reconciler(self.cluster, self.scaler, self.defaults, events, now=lambda: NOW)
+        self.reconciler = Reconciler(
+            self.cluster, self.scaler, self.defaults, events, now=lambda: NOW, clock=self._passes
+        )
+
+    def _passes(self) -> float:
+        """A first status waits for one look, and no longer."""
+        return 0.6 * next(self._seconds)
 
     async def reconcile(self) -> list[str]:
         """One reconcile; what it wrote."""

@@ -67,9 +67,9 @@ def rules(cases: list[Case]) -> list[Rule]:
 
 
 def occasions(cases: list[Case]) -> list[Rule]:
-    """A look asks for everything only when something tells that what is known is behind: a write that is refused."""
-    looks = [name_of(fault, call) for fault, call in cases if call == "look"]
-    return [Rule(Answer(409), verbs=["patch"], resources=["networkpolicies"], about=name, times=1) for name in looks]
+    """A look asks only when something tells that what is known is behind: here a write that is refused."""
+    asking = [name_of(fault, call) for fault, call in cases if call in ("read", "look")]
+    return [Rule(Answer(409), verbs=["patch"], resources=["networkpolicies"], about=name, times=1) for name in asking]
 
 
 def check_all(stage: Stage, cases: list[Case], wanted: dict[str, Any], made: list[Rule], since: float) -> None:
@@ -110,7 +110,7 @@ def test_a_refusal_that_lasts_is_told_and_ends_without_a_restart(started: Stage)
     with stage.proxy.failing(
         Rule(Answer(403), verbs=["patch"], resources=["deployments"], about="forbidden-one"),
         Rule(Answer(422), verbs=["patch"], resources=["services"], about="refused-one"),
-        Rule(Silence(), verbs=["get"], resources=["inferenceservices"], about="silent-one"),
+        Rule(Silence(), verbs=["patch"], resources=["inferenceservices/status"], about="silent-one"),
     ):
         for name in ("forbidden-one", "refused-one", "silent-one", "fine"):
             stage.apply(name)
