@@ -69,6 +69,16 @@ def test_a_waiting_request_says_why():
     }
 
 
+def test_what_a_prompt_still_needs_is_not_given_to_another():
+    made, long, other = scheduler(blocks=12, budget=8), request(40, max_tokens=4), request(12)
+    made.add(long)
+    step(made)
+    made.add(other)
+    assert step(made).blocked is WaitReason.KV_FULL  # ten blocks are free, of which the first needs eight
+    while long.status is not Status.FINISHED:
+        assert step(made).preempted == ()
+
+
 def test_a_full_batch_is_a_reason():
     made = scheduler(seqs=1)
     for _ in range(3):

@@ -81,6 +81,18 @@ class TestPriority:
         assert [item for item, _ in batch.preempted] == [small[3]]
         assert urgent.status is Status.RUNNING
 
+    def test_who_loses_blocks_gets_none_in_the_same_step(self):
+        made = scheduler(blocks=16, policy=PRIORITY)
+        large, small = request(28, max_tokens=8, priority=2), request(8, max_tokens=8, priority=2)
+        add(made, large, small)
+        step(made)
+        urgent = request(40, max_tokens=8, priority=1)  # needs the large one's blocks, which are more than it needs
+        add(made, urgent)
+        batch = step(made)
+        assert [item for item, _ in batch.preempted] == [small, large]
+        assert batch.admitted == (urgent,)
+        assert batch.blocked is WaitReason.KV_FULL
+
     def test_nobody_is_preempted_for_one_who_would_not_fit_even_so(self):
         made = scheduler(blocks=16, policy=PRIORITY)
         vip, low = request(24, max_tokens=16, priority=-1), request(8, max_tokens=8, priority=1)
@@ -117,6 +129,14 @@ class TestPriority:
         add(made, urgent)
         assert shape(step(made)) == [(urgent.id, 0, 8)]
         assert shape(step(made)) == [(urgent.id, 8, 4), (long.id, 8, 4)]
+
+    def test_a_long_prompt_goes_before_one_of_a_lower_or_of_its_own_priority(self):
+        made = scheduler(budget=8, policy=PRIORITY)
+        long = request(60, priority=1)
+        add(made, long)
+        step(made)
+        add(made, request(4, priority=2), request(4, priority=1))
+        assert shape(step(made)) == [(long.id, 8, 8)]
 
     def test_blocks_for_growth_come_from_the_lowest_priority_too(self):
         made = scheduler(blocks=8, policy=PRIORITY)
