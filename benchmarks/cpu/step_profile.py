@@ -14,10 +14,12 @@ import cProfile
 import os
 import pstats
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from checkpoint import smollm2
 
+import published
 from octavo_engine.assembly import assemble
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine
@@ -73,6 +75,17 @@ def measure(engine: Engine, steps: int) -> tuple[float, dict[str, float]]:
     return sorted(times)[steps // 2], {name: seconds / spent["step"] for name, seconds in spent.items()}
 
 
+def table(found: Mapping[int, tuple[float, dict[str, float]]]) -> str:
+    """One column a number of streams, in Markdown."""
+    lines = ["| | " + " | ".join(f"{streams} stream{'s' * (streams > 1)}" for streams in found) + " |"]
+    lines.append("|---|" + "---:|" * len(found))
+    lines.append("| a step, ms | " + " | ".join(f"{seconds * 1e3:.2f}" for seconds, _ in found.values()) + " |")
+    parts = (
+        f"| {name} | " + " | ".join(f"{shares[name]:.1%}" for _, shares in found.values()) + " |" for name in PARTS
+    )
+    return "\n".join([*lines, *parts])
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -80,17 +93,17 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=192, help="tokens of each stream before it is measured")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--document", type=Path, metavar="FILE", help="also put the table between this file's marks")
     options = parser.parse_args()
     model = smollm2()
     found = {
         streams: measure(engine_with(model, streams, options.context, options.steps, options.threads), options.steps)
         for streams in options.streams
     }
-    print("| | " + " | ".join(f"{streams} streams" for streams in found) + " |")
-    print("|---|" + "---:|" * len(found))
-    print("| a step, ms | " + " | ".join(f"{seconds * 1e3:.2f}" for seconds, _ in found.values()) + " |")
-    for name in PARTS:
-        print(f"| {name} | " + " | ".join(f"{shares[name]:.1%}" for _, shares in found.values()) + " |")
+    text = table(found)
+    print(text)
+    if options.document:
+        published.put(options.document, "step-profile", text)
 
 
 if __name__ == "__main__":
