@@ -71,7 +71,7 @@ class TestPriority:
         assert all(item.num_output == 8 for item in (low, lower, newest, urgent))
 
     def test_it_takes_no_more_blocks_than_it_needs(self):
-        made = scheduler(blocks=13, policy=PRIORITY)
+        made = scheduler(blocks=12, policy=PRIORITY)
         small = [request(7, max_tokens=9, priority=1) for _ in range(4)]  # two blocks each, and one to grow
         add(made, *small)
         step(made)
