@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from octavo_engine.batch import Slice
 from octavo_engine.request import Request
 
 FIRST_ROWS, FIRST_WIDTH = 8, 16
@@ -25,11 +24,10 @@ class BlockTables:
         self._rows: dict[Request, int] = {}
         self._free = list(range(FIRST_ROWS))
 
-    def gather(self, slices: Sequence[Slice], width: int) -> npt.NDArray[np.int32]:
-        """The tables of a batch, `[slices, width]`, in its order. `width` is the most blocks that a slice reaches."""
+    def gather(self, requests: Sequence[Request], width: int) -> npt.NDArray[np.int32]:
+        """The tables of a batch's requests, `[requests, width]`. `width` is the most blocks that one of them has."""
         rows, known = [], self._rows
-        for piece in slices:
-            request = piece.request
+        for request in requests:
             row = known.get(request)
             if row is None:
                 row = self._assign(request)
@@ -37,7 +35,7 @@ class BlockTables:
                 self._copy(request, row)
             rows.append(row)
         if len(known) > len(rows):
-            self._forget_all_but(slices)
+            self._forget_all_but(requests)
         return self._array[rows, :width]
 
     def _assign(self, request: Request) -> int:
@@ -58,7 +56,7 @@ class BlockTables:
         self._array[row, last:] = 0
         request.blocks_copied = last
 
-    def _forget_all_but(self, slices: Sequence[Slice]) -> None:
-        kept = {piece.request: self._rows[piece.request] for piece in slices}
+    def _forget_all_but(self, requests: Sequence[Request]) -> None:
+        kept = {request: self._rows[request] for request in requests}
         self._free += set(self._rows.values()).difference(kept.values())
         self._rows = kept

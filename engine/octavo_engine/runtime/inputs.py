@@ -33,16 +33,16 @@ class InputBuilder:
 
     def build(self, batch: Batch) -> StepInputs:
         """The tensors of a batch that has at least one slice."""
-        slices, size = batch.slices, self._block_size
-        starts = np.array([piece.start for piece in slices], np.int64)
-        counts = np.array([piece.count for piece in slices], np.int64)
+        requests, firsts, sizes, samples = zip(*batch.slices, strict=True)  # columns: most of the work is in these
+        size, owner_ids = self._block_size, np.arange(len(requests))
+        starts, counts = np.array(firsts, np.int64), np.array(sizes, np.int64)
         stops = starts + counts
         ends = counts.cumsum()
         singles, longest = int(np.count_nonzero(counts == 1)), int(stops.max())
-        tables = self._tables.gather(slices, -(-longest // size))
+        tables = self._tables.gather(requests, -(-longest // size))
         positions = _positions(starts, counts, ends, singles)
         blocks, offsets = np.divmod(positions, size)
-        owners = np.arange(len(slices)) if singles == len(slices) else np.repeat(np.arange(len(slices)), counts)
+        owners = owner_ids if singles == len(requests) else np.repeat(owner_ids, counts)
         layout = StepLayout(
             positions=self._tensor(positions),
             slots=self._tensor(tables[owners, blocks] * np.int64(size) + offsets),
@@ -53,13 +53,14 @@ class InputBuilder:
             max_context=longest,
             num_decodes=singles,
         )
-        return StepInputs(self._tensor(_tokens(slices, ends, singles)), layout, self._sampling_rows(slices, ends))
+        return StepInputs(
+            self._tensor(_tokens(batch.slices, ends, singles)), layout, self._sampling_rows(samples, ends)
+        )
 
-    def _sampling_rows(self, slices: Sequence[Slice], ends: npt.NDArray[np.int64]) -> torch.Tensor | None:
-        samples = [piece.samples for piece in slices]
-        if ends[-1] == len(slices) and all(samples):
+    def _sampling_rows(self, samples: Sequence[bool], ends: npt.NDArray[np.int64]) -> torch.Tensor | None:
+        if ends[-1] == len(samples) and all(samples):
             return None
-        return self._tensor(ends[samples] - 1)
+        return self._tensor(ends[list(samples)] - 1)
 
     def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -78,7 +79,7 @@ def _positions(
 def _tokens(slices: Sequence[Slice], ends: npt.NDArray[np.int64], singles: int) -> npt.NDArray[np.int64]:
     """Token ids; single tokens, which are most slices, all at once."""
     tokens = np.empty(ends[-1], np.int64)
-    tokens[:singles] = [piece.request.tokens[piece.start] for piece in slices[:singles]]
-    for piece, end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
-        tokens[end - piece.count : end] = piece.request.tokens[piece.start : piece.stop]
+    tokens[:singles] = [request.tokens[start] for request, start, _, _ in slices[:singles]]
+    for (request, start, count, _), end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
+        tokens[end - count : end] = request.tokens[start : start + count]
     return tokens
