@@ -83,7 +83,7 @@ def table(found: Mapping[int, tuple[float, dict[str, float]]]) -> str:
     parts = (
         f"| {name} | " + " | ".join(f"{shares[name]:.1%}" for _, shares in found.values()) + " |" for name in PARTS
     )
-    return "\n".join([*lines, *parts])
+    return "\n".join([*lines, *(f"| {name} | {shares} |" for name, shares in cells.items())])
 
 
 def main() -> None:
