@@ -80,10 +80,10 @@ def table(found: Mapping[int, tuple[float, dict[str, float]]]) -> str:
     lines = ["| | " + " | ".join(f"{streams} stream{'s' * (streams > 1)}" for streams in found) + " |"]
     lines.append("|---|" + "---:|" * len(found))
     lines.append("| a step, ms | " + " | ".join(f"{seconds * 1e3:.2f}" for seconds, _ in found.values()) + " |")
-    parts = (
-        f"| {name} | " + " | ".join(f"{shares[name]:.1%}" for _, shares in found.values()) + " |" for name in PARTS
-    )
-    return "\n".join([*lines, *(f"| {name} | {shares} |" for name, shares in cells.items())])
+    for name in PARTS:
+        shares = " | ".join(f"{by_part[name]:.1%}" for _, by_part in found.values())
+        lines += [f"| {name} | {shares} |"]
+    return "\n".join(lines)
 
 
 def main() -> None:
