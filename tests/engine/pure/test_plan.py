@@ -328,3 +328,26 @@ def test_a_plan_is_for_the_flags_it_was_given():
     assert few.batches == (1, 2, 4)
     small = replace(few, config=EngineConfig(max_num_batched_tokens=64))
     assert small.prefill(1024).seconds > few.prefill(1024).seconds
+
+
+class TestDocument:
+    """docs/PLANNING.md shows what is printed, and the devices that there are."""
+
+    PAGE = (Path(__file__).resolve().parents[3] / "docs" / "PLANNING.md").read_text(encoding="utf-8")
+
+    def test_the_plan_that_it_shows_is_the_one_that_is_printed(self):
+        assert f"$ octavo plan llama-3-8b --device H100\n{text.report(planned())}\n```" in self.PAGE
+
+    def test_so_is_the_table_of_all_devices(self):
+        shown = text.overview([planned(device=device.name) for device in DEVICES])
+        rows = {" ".join(line.split()) for line in self.PAGE.splitlines()}
+        assert {" ".join(line.split()) for line in shown.splitlines()} <= rows
+
+    @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+    def test_every_device_has_its_row(self, device):
+        (row,) = [line for line in self.PAGE.splitlines() if line.startswith(f"| {device.name} ")]
+        figures = [cell.strip().replace(",", "") for cell in row.split("|")[2:-1]]
+        rates = [f"{device.bf16_flops / 1e12:g}", f"{(device.fp8_flops or 0) / 1e12:g}"]
+        assert figures[:2] == [f"{device.memory_bytes / 1e9:g} GB", f"{device.bandwidth / 1e9:g} GB/s"]
+        assert figures[2] == f"{rates[0]} TFLOP/s"
+        assert figures[3] == (f"{rates[1]} TFLOP/s" if device.fp8_flops else "")
