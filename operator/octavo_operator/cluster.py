@@ -75,7 +75,6 @@ class Cluster:
         self._metrics = metrics
         self.store = Store()
         self._monitoring: tuple[float, bool] | None = None
-        self._monitors_seen: dict[Key, float] = {}
         self.trouble: str | None = "the API server was not asked yet"
         """For /readyz: None once and while the API server answers, whatever it says."""
 
@@ -109,7 +108,6 @@ class Cluster:
         since = self.store.mark()
         found = {watched.plural: await self._all(watched) for watched in WATCHED}
         self.store.replace(found, since)
-        self._monitors_seen.clear()
 
     async def sights(self) -> dict[Identity, Sight]:
         """The version of every watched object: lists of nothing but metadata."""
@@ -144,7 +142,11 @@ class Cluster:
     async def is_latest(self, resource: Object) -> bool:
         """Whether a service is as it is known; the API server is asked, unless it has told so a moment ago."""
         key = Key(resource["metadata"]["namespace"], resource["metadata"]["name"])
-        current = self.store.service(key) if self.store.age(key) < _JUST_TOLD_SECONDS else await self.service(key)
+        current = (
+            self.store.service(key)
+            if self.store.age(names.PLURAL, key, key.name) < _JUST_TOLD_SECONDS
+            else await self.service(key)
+        )
         return current is not None and current["metadata"]["resourceVersion"] == resource["metadata"]["resourceVersion"]
 
     def doubt(self, key: Key) -> None:
@@ -152,13 +154,10 @@ class Cluster:
         self.store.doubt(key)
 
     async def _see_monitor(self, key: Key) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._monitors_seen.get(key, -_MONITOR_SECONDS) < _MONITOR_SECONDS:
-            return
-        since = self.store.mark()
-        found = await self.find(paths.of(POD_MONITOR, key.namespace, name_of(POD_MONITOR, key.name)))
-        self.store.see(key, {paths.plural(POD_MONITOR): [found] if found else []}, since)
-        self._monitors_seen[key] = now
+        plural, name, since = paths.plural(POD_MONITOR), name_of(POD_MONITOR, key.name), self.store.mark()
+        if self.store.age(plural, key, name) > _MONITOR_SECONDS:
+            found = await self.find(paths.of(POD_MONITOR, key.namespace, name))
+            self.store.see(key, {plural: [found] if found else []}, since)
 
     async def create_event(self, event: Object) -> None:
         """Creates a core/v1 Event."""

@@ -49,7 +49,9 @@ class Operator:
         self.scaler = Scaler(scraper, metrics, config.scale_down_seconds, time.monotonic)
         events = Recorder(api, time.monotonic, _wall_time, config.holder)
         defaults = Defaults(config.engine_image, ManagementPeers.of(config))
-        self._reconciler = Reconciler(api, self.scaler, defaults, events, now=_wall_time, clock=time.monotonic)
+        self._reconciler = Reconciler(
+            api, self.scaler, defaults, events, now=_wall_time, clock=time.monotonic, crowded=self.queue.crowded
+        )
         self.informer = Informer(self._watch, self._watching)
         self._heartbeat = Heartbeat()
         self._silent_since: float | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 from octavo_operator import names
 from octavo_operator.causes import Cause
 from octavo_operator.drift import drift
-from octavo_operator.manifests import JOB, NETWORK_POLICY, SERVICE_ACCOUNT, Manifest
+from octavo_operator.manifests import DEPLOYMENT, JOB, NETWORK_POLICY, SERVICE_ACCOUNT, Manifest
 from octavo_operator.names import Kind
 from octavo_operator.observed import Observed, Outcome, Ownership, ownership
 
@@ -73,19 +74,33 @@ class Plan:
     def stages(self) -> list[list[Step]]:
         """The steps in groups, one after another; within a group none needs another, so they go at the same time."""
         stages = sorted({_stage(step) for step in self.steps})
-        return [[step for step in self.steps if _stage(step) == stage] for stage in stages]
+        return [[step for step in self.steps if _stage(step) is stage] for stage in stages]
+
+    @property
+    def urgent(self) -> Plan:
+        """The steps without which there are no pods; a later look finds the others."""
+        return replace(self, steps=tuple(step for step in self.steps if _stage(step) <= Stage.PODS))
 
 
-def _stage(step: Step) -> int:
-    """First what a Deployment's controller and pods look at when it is changed; last what is given up."""
+class Stage(IntEnum):
+    """When a step's turn is."""
+
+    BEFORE_PODS = 0  # what a Deployment's controller and pods look at when it is changed
+    PODS = 1
+    BESIDE_PODS = 2  # what can wait while more urgent things are to be done
+    LAST = 3  # what is given up
+
+
+def _stage(step: Step) -> Stage:
     if isinstance(step, Delete):
-        return 2
-    if isinstance(step, MarkVictim):
-        return 0
-    return 0 if step.manifest["kind"] in _BEFORE_PODS else 1
+        return Stage.LAST
+    if isinstance(step, MarkVictim) or step.manifest["kind"] in _BEFORE_PODS:
+        return Stage.BEFORE_PODS
+    return Stage.PODS if step.manifest["kind"] in _PODS else Stage.BESIDE_PODS
 
 
 _BEFORE_PODS = frozenset({SERVICE_ACCOUNT[1], NETWORK_POLICY[1]})
+_PODS = frozenset({DEPLOYMENT[1], JOB[1]})
 
 
 def make_plan(observed: Observed, children: list[Manifest], victim: str | None, paused: bool) -> Plan:

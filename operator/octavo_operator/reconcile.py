@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from octavo_operator.names import Key
 from octavo_operator.notes import Note
 from octavo_operator.observed import Observed
 from octavo_operator.plan import Apply, Plan, Step, make_plan
-from octavo_operator.rollout import Phase, Rollout
+from octavo_operator.rollout import Phase
 from octavo_operator.scaler import Scaler
 from octavo_operator.spec import read_spec
 
@@ -34,6 +35,8 @@ BLOCKED_SECONDS = 10.0
 """Objects of others are not watched: nothing tells when one that is in the way goes."""
 AT_ONCE = 0.0
 """The event of an own write tells nothing new any more: what follows from the write is looked for without it."""
+GIVE_WAY_SECONDS, LONGEST_WAY_SECONDS = 0.5, 5.0
+"""In a storm of new services each gets first what its pods need; the rest waits, and looks this often for its end."""
 FIRST_WORDS_SECONDS = 1.0
 """Children that were just made have said nothing yet: a first status waits for good or bad news, at most this long."""
 SILENT_SECONDS, TOLD_SECONDS = 5.0, 30.0
@@ -78,6 +81,7 @@ class Reconciler:
         events: told what is worth an Event.
         now: RFC 3339 wall time, for status only.
         clock: monotonic seconds.
+        crowded: whether much else is newly asked for than a service.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Reconciler:
         *,
         now: Callable[[], str],
         clock: Callable[[], float],
+        crowded: Callable[[Key], bool],
     ) -> None:
         self._api = api
         self._events = events
@@ -96,6 +101,7 @@ class Reconciler:
         self._defaults = defaults
         self._now = now
         self._clock = clock
+        self._crowded = crowded
         self._begun: dict[Key, float] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -154,25 +160,26 @@ class Reconciler:
             monitoring=observed.monitoring_available,
         )
         plan = make_plan(observed, children, telemetry.victim, spec.paused)
-        done = await self._execute(key, plan, resource if is_known else None)
+        age = self._age(key, resource)
+        gives_way = age < LONGEST_WAY_SECONDS and self._crowded(key)
+        done = await self._execute(key, plan.urgent if gives_way else plan, resource if is_known else None)
         blocked = (*plan.blocked, *(_as_cause(error) for error in done.failures))
         if blocked:
             self._api.doubt(key)  # objects of others are not watched, and a write without answer may have been done
-        elif patience := self._patience(key, observed, rollout):
-            return AT_ONCE if done.changed else patience
+        elif gives_way:
+            return GIVE_WAY_SECONDS
+        elif age < FIRST_WORDS_SECONDS and rollout.phase is Phase.ROLLING:
+            return AT_ONCE if done.changed else FIRST_WORDS_SECONDS - age
         wanted = status.describe(spec, observed, rollout, telemetry, blocked, now=self._now())
         await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
         if done.failures:
             raise done.failures[0]
         return AT_ONCE if done.changed else _look_again(plan, observed)
 
-    def _patience(self, key: Key, observed: Observed, rollout: Rollout) -> float | None:
-        """Seconds for which a first status may wait; None where it is due, or is not the first."""
+    def _age(self, key: Key, resource: Object) -> float:
+        """Seconds since the first look at a service that has no status yet; others are old."""
         begun = self._begun.setdefault(key, self._clock())
-        left = begun + FIRST_WORDS_SECONDS - self._clock()
-        if left > 0 and rollout.phase is Phase.ROLLING and not observed.resource.get("status", {}).get("conditions"):
-            return left
-        return None
+        return math.inf if resource.get("status", {}).get("conditions") else self._clock() - begun
 
     async def _execute(self, key: Key, plan: Plan, known: Object | None) -> Done:
         """Does every step; one that fails stops none of the others.
@@ -186,8 +193,8 @@ class Reconciler:
         if known and plan.steps and not await self._api.is_latest(known):
             raise Conflict(f"InferenceService {key} has changed")  # of which no child's version tells
         ended: list[bool | ApiError] = []
-        for stage in plan.stages:
-            ended += await asyncio.gather(*(self._do(key, step, known is not None) for step in stage))
+        for steps in plan.stages:
+            ended += await asyncio.gather(*(self._do(key, step, known is not None) for step in steps))
         failures = [result for result in ended if isinstance(result, ApiError)]
         for error in failures:
             if known and isinstance(error, Conflict | Missing):

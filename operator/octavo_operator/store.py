@@ -65,9 +65,9 @@ class Store:
         known = self._complete and key not in self._doubted
         return self.one(names.PLURAL, key, key.name) if known else None
 
-    def age(self, key: Key) -> float:
-        """Seconds since the service's latest version became known."""
-        entry = self._families.get(key, {}).get((names.PLURAL, key.name))
+    def age(self, plural: str, key: Key, name: str) -> float:
+        """Seconds since an object was last told or read as it is known."""
+        entry = self._families.get(key, {}).get((plural, name))
         return self._clock() - entry.since if entry else math.inf
 
     def new(self, key: Key) -> bool:
@@ -176,11 +176,13 @@ class Store:
         before = self._families.get(key, {}).get(slot)
         if self._ended.get(head["uid"], -1) >= version:
             return False
-        if before and (version < before.version or head["resourceVersion"] == _head(before)["resourceVersion"]):
+        if before and version < before.version:
             return False
+        known = before is not None and head["resourceVersion"] == _head(before)["resourceVersion"]
         self._now += 1
-        self._families.setdefault(key, {})[slot] = _Entry(_lean(plural, body), version, self._now, self._clock())
-        return True
+        kept = before.body if known and before else _lean(plural, body)
+        self._families.setdefault(key, {})[slot] = _Entry(kept, version, self._now, self._clock())
+        return not known
 
     def _drop(self, key: Key, slot: Slot) -> None:
         family = self._families[key]

@@ -21,6 +21,8 @@ K = TypeVar("K")
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 300.0
 REST_SECONDS = 0.1
+STORM, STORM_SECONDS = 4, 2.0
+"""So many others that are newly asked for within this time are a storm."""
 HEAD_START_SECONDS = 5.0
 """So much later an urgent key may come and still go first; nobody waits longer than that for all of them."""
 
@@ -40,6 +42,7 @@ class WorkQueue(Generic[K]):
         self._waiting: dict[K, float] = {}
         self._running: set[K] = set()
         self._again: dict[K, bool] = {}
+        self._urgent: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
 
@@ -50,6 +53,8 @@ class WorkQueue(Generic[K]):
         """Has `key` worked on soon; during its own run or rest, once more afterwards. A pending retry comes forward."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
+        if urgent:
+            self._note(key)
         if key in self._running:
             self._again[key] = urgent or self._again.get(key, False)
             return
@@ -59,6 +64,18 @@ class WorkQueue(Generic[K]):
             self._waiting[key] = turn
             self._since.setdefault(key, now)
             self._ready.put_nowait((turn, next(self._number), key))
+
+    def crowded(self, key: K) -> bool:
+        """Whether many others than `key` were urgent a moment ago."""
+        since = asyncio.get_running_loop().time() - STORM_SECONDS
+        return sum(then > since for other, then in self._urgent.items() if other != key) >= STORM
+
+    def _note(self, key: K) -> None:
+        """Remembers the last few urgent keys: enough to tell a storm, whoever asks."""
+        self._urgent.pop(key, None)
+        self._urgent[key] = asyncio.get_running_loop().time()
+        if len(self._urgent) > STORM + 1:
+            del self._urgent[next(iter(self._urgent))]
 
     def add_later(self, key: K, seconds: float) -> None:
         """Has `key` worked on after a delay, unless something adds it before."""

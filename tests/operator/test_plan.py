@@ -177,7 +177,9 @@ def test_the_victim_and_what_pods_need_come_before_the_deployment_and_deletions_
             Apply(manifests.service_account(PARENT), "why"),
         )
     )
-    first, second, last = made.stages
+    first, second, third, last = made.stages
     assert {getattr(step, "pod", None) or step.manifest["kind"] for step in first} == {"assistant-2", "ServiceAccount"}
-    assert {step.manifest["kind"] for step in second} == {"Service", "PodDisruptionBudget", "Deployment"}
+    assert {step.manifest["kind"] for step in second} == {"Deployment"}
+    assert {step.manifest["kind"] for step in third} == {"Service", "PodDisruptionBudget"}
+    assert made.urgent.stages == [first, second]
     assert last == [made.steps[0]]

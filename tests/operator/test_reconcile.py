@@ -9,7 +9,7 @@ from octavo_operator.autoscaling import Load
 from octavo_operator.checkpoint import Progress
 from octavo_operator.errors import Conflict, Refused, Retryable
 from octavo_operator.manifests import DEPLOYMENT, SERVICE
-from octavo_operator.reconcile import AT_ONCE
+from octavo_operator.reconcile import AT_ONCE, GIVE_WAY_SECONDS, LONGEST_WAY_SECONDS
 from operator_samples import pod, resource
 from operator_world import KEY, World
 
@@ -25,6 +25,28 @@ async def test_a_new_service_gets_its_children_and_then_a_status_of_what_they_sa
     assert await world.reconcile() == ["status"]
     assert world.cluster.conditions()["Reconciling"]["reason"] == "RollingOut"
     assert [event["reason"] for event in world.cluster.events] == ["RolloutRolling"]
+
+
+async def test_in_a_storm_a_new_service_gets_what_its_pods_need_and_the_rest_afterwards():
+    world = World(resource())
+    world.crowded = True
+    assert await world.reconcile() == ["ServiceAccount", "NetworkPolicy", "Deployment"]
+    assert await world.reconcile() == []
+    assert world.look_again == GIVE_WAY_SECONDS
+    world.crowded = False
+    assert await world.reconcile() == ["Service", "PodDisruptionBudget", "ConfigMap", "status"]
+
+
+async def test_a_storm_keeps_nobody_waiting_for_long_and_no_old_service_at_all():
+    world = World(resource())
+    world.crowded = True
+    looks = 0
+    while "ConfigMap" not in await world.reconcile():
+        looks += 1
+    assert 0.6 * looks <= LONGEST_WAY_SECONDS
+    await world.settle()
+    del world.cluster.children[SERVICE]
+    assert "Service" in await world.reconcile()
 
 
 @pytest.mark.parametrize("failing", ["Service", "Deployment"])

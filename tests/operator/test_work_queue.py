@@ -171,7 +171,7 @@ async def test_what_waits_for_long_is_not_overtaken_any_more(monkeypatch):
 
 
 async def test_an_urgent_key_stays_so_during_its_rest(monkeypatch):
-    monkeypatch.setattr(work_queue, "REST_SECONDS", 0.02)
+    monkeypatch.setattr(work_queue, "REST_SECONDS", 0.0)
     queue, runs, done = WorkQueue(), [], asyncio.Event()
 
     async def work(key):
@@ -179,14 +179,29 @@ async def test_an_urgent_key_stays_so_during_its_rest(monkeypatch):
         if len(runs) == 1:
             queue.add("a", urgent=True)
             queue.add("a")
-            asyncio.get_running_loop().call_later(0.01, queue.add, "hold")
-        if key == "hold":
-            await asyncio.sleep(0.03)
-        if len(runs) == 1 + 1:
-            queue.add("later")
+            queue.add("waits")
+            await asyncio.sleep(0)
+        if len(runs) == 2:
+            await asyncio.sleep(0.01)  # so long that the rest of the first is over
         if len(runs) == 4:
             done.set()
 
     queue.add("a")
+    queue.add("between")
     await drained(queue, work, workers=1, until=done)
-    assert runs == ["a", "hold", "a", "later"]
+    assert runs == ["a", "between", "a", "waits"]
+
+
+async def test_a_storm_is_many_others_a_moment_ago(monkeypatch):
+    queue = WorkQueue()
+    for number in range(work_queue.STORM):
+        assert not queue.crowded("a")
+        queue.add("a", urgent=True)
+        queue.add(f"other-{number}", urgent=True)
+        queue.add("echo")
+    assert queue.crowded("a")
+    queue.add("b", urgent=True)
+    assert len(queue._urgent) == work_queue.STORM + 1, "no more is remembered than tells a storm"
+    assert queue.crowded("a")
+    monkeypatch.setattr(work_queue, "STORM_SECONDS", 0.0)
+    assert not queue.crowded("a")

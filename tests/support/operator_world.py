@@ -46,6 +46,7 @@ class World:
         self.loads = FakeLoads()
         self.defaults: Defaults = DEFAULTS
         self.now = 0.0
+        self.crowded = False
         self.look_again: float | None = None
         self._seconds = itertools.count()
         self.restart_operator()
@@ -56,7 +57,13 @@ class World:
         self.scaler = Scaler(self.loads, self.metrics, 300.0, lambda: self.now)
         events = Recorder(self.cluster, lambda: self.now, lambda: NOW, "operator")
         self.reconciler = Reconciler(
-            self.cluster, self.scaler, self.defaults, events, now=lambda: NOW, clock=self._passes
+            self.cluster,
+            self.scaler,
+            self.defaults,
+            events,
+            now=lambda: NOW,
+            clock=self._passes,
+            crowded=lambda key: self.crowded,
         )
 
     def _passes(self) -> float:
