@@ -51,7 +51,6 @@ class Plan:
     def take_back(self, victim: Request, reason: PreemptReason) -> None:
         """A victim computes nothing in this step, even if it had its share already."""
         self._preempted.append((victim, reason))
-        self.owed_blocks = None
         if (piece := self._slices.pop(victim, None)) is not None:
             self.budget += piece.count
             if piece.count > 1 or not piece.samples:

@@ -241,8 +241,8 @@ class TestCachedPrefixes:
         assert admitted_order(made) == [plain, whole]
 
     def test_a_preempted_request_resumes_before_all_others(self):
-        made = self.warm(seqs=2, blocks=10)
-        old, new = request(8, max_tokens=24), request(8, max_tokens=24)
+        made = scheduler(seqs=2, blocks=10, policy=CACHE_AWARE)
+        old, new = request([*SYSTEM, 1], max_tokens=16), request(8, max_tokens=16)  # the older one keeps SYSTEM cached
         add(made, old, new)
         while not new.num_preemptions:
             step(made)
