@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -247,6 +248,18 @@ class TestCommandLine:
             fetched = json.loads(capsys.readouterr().out)
             assert json.loads(self.words.read_text()) == fetched
             assert fetched | {"revision": None} == document | {"revision": None}
+
+    def test_a_plan_for_what_is_far_away_reads_its_headers_alone(self, capsys):
+        files = sharded()
+        with running(HubFiles({COMMIT: files}, {"main": COMMIT})) as server:
+            far = [f"--endpoint={server.url}", "--device=A10", "--json"]
+            assert cli.main(["plan", "hf://org/tiny", *far]) == 0
+            (plan,) = json.loads(capsys.readouterr().out)["plans"]
+            assert plan["memory"]["weight_bytes"] == 2 * sum(math.prod(shape) for shape in SHAPES.values())
+            assert cli.main(["plan", "--source=hf://org/none", *far]) == 2
+            assert capsys.readouterr().err.startswith("ModelNotFound: hf://org/none")
+        nobody = ["--endpoint=http://127.0.0.1:9", "--device=A10"]
+        assert cli.main(["plan", "hf://org/tiny", *nobody]) == 3
 
     def test_failure_is_a_reason_and_a_message(self, tmp_path, capsys):
         assert cli.main(["preflight", "--", str(tmp_path / "missing")]) == 2
