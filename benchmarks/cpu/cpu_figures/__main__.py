@@ -66,7 +66,9 @@ def _measured(options: argparse.Namespace) -> Outcome:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cpu_figures", description="Octavo beside its peers on this machine.")
-    parser.add_argument("--quick", action="store_true", help="one round of short loads: does everything run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round, the peer not compiled: does everything run?"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="how often each load is run (default: 2)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all processors")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
@@ -80,9 +82,10 @@ def _options() -> argparse.Namespace:
 def _plan(options: argparse.Namespace, model: Path, vllm: Path) -> Plan:
     sources = Path(octavo_engine.__file__).parent
     cache = peers.cache_folder() / "benchmarks" / "vllm-cache"
+    identity = peers.VLLM.key + ", not compiled" * options.quick
     return Plan(
         contenders=(
-            Contender(servers.vllm(vllm, model, options.threads, cache), peers.VLLM.key),
+            Contender(servers.vllm(vllm, model, options.threads, cache, compiled=not options.quick), identity),
             Contender(servers.octavo(model, options.threads), identity_of(sources)),
         ),
         loads=loads.QUICK if options.quick else loads.FULL,
