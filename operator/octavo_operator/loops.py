@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +57,8 @@ class Operator:
         self._heartbeat = Heartbeat()
         self._silent_since: float | None = None
         self._resync = asyncio.Event()
+        self._woken = False
+        self._inbox: deque[tuple[Watched, dict[str, Any], bool]] = deque()
         self._loop = asyncio.get_running_loop()
         self.leading = False
 
@@ -153,8 +156,11 @@ class Operator:
         """One life of the informer, in its own thread: what it tells is heard here."""
 
         def tell(watched: Watched, body: dict[str, Any], gone: bool) -> None:
-            with suppress(RuntimeError):  # the process ends, and its loop is closed
-                self._loop.call_soon_threadsafe(self._told, watched, body, gone)
+            self._inbox.append((watched, body, gone))
+            if not self._woken:  # otherwise the loop is on its way, and waking it is what costs
+                self._woken = True
+                with suppress(RuntimeError):  # the process ends, and its loop is closed
+                    self._loop.call_soon_threadsafe(self._read_inbox)
 
         await handlers.watch(self._config, tell, lambda: cluster.credentials(self._config), stop)
 
@@ -163,6 +169,12 @@ class Operator:
         self._heartbeat.restarted()
         self._api.store.restarted()
         self._resync.set()
+
+    def _read_inbox(self) -> None:
+        """Hears what the informer's thread has told. What that one adds from now on wakes the loop again."""
+        self._woken = False
+        while self._inbox:
+            self._told(*self._inbox.popleft())
 
     def _told(self, watched: Watched, body: dict[str, Any], gone: bool) -> None:
         identity, seen = sight(watched, body)

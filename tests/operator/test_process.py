@@ -88,17 +88,26 @@ async def test_a_change_that_no_watch_tells_is_reconciled_and_dead_watches_begin
     assert made.trouble() is None
 
 
+def named(number):
+    """One of several pods."""
+    return BODY | {"metadata": BODY["metadata"] | {"name": f"assistant-{number}", "uid": f"uid-{number}"}}
+
+
 async def test_events_cross_from_the_informers_thread(monkeypatch):
     made = operator(Retryable("down", 500))
 
     async def watch(config, tell, login, stop):
-        tell(PODS, BODY, False)
+        for number in range(3):
+            tell(PODS, named(number), False)
 
     monkeypatch.setattr(loops.handlers, "watch", watch)
     await asyncio.to_thread(lambda: asyncio.run(made._watch(asyncio.Event())))
     await asyncio.sleep(0)
     assert len(made.queue) == 1
-    assert made._api.store.all_of("pods", KEY) == [BODY]
+    assert made._api.store.all_of("pods", KEY) == [named(number) for number in range(3)]
+    await asyncio.to_thread(lambda: asyncio.run(made._watch(asyncio.Event())))
+    await asyncio.sleep(0)
+    assert not made._inbox, "what comes later is heard as well"
 
 
 async def test_events_that_tell_nothing_new_cause_no_look():
