@@ -75,7 +75,7 @@ class EngineConfig:
         maximum=86400,
     )
     max_decode_slowdown: float = option(
-        1.5,
+        1.75,
         "while one prompt is computed, how many times as long as without it a step with decodes may take; more"
         " where more prompts wait",
         minimum=1,

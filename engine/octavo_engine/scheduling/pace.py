@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from octavo_engine.batch import Batch
 
-MIN_PROMPT_TOKENS = 16
+MIN_PROMPT_TOKENS = 4
 """A prompt makes some progress in every step, however slow the machine."""
-PROMPT_WEIGHT = 4
-"""A prompt that others keep waiting counts as so many decodes: its reader sees nothing at all yet."""
 LEARNING_RATE = 0.2
 STALE_STEPS = 32
 """So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
@@ -32,14 +30,14 @@ class Pace:
     equal_tokens: float
     slowdown: float
 
-    def prompt_tokens(self, decodes: int, prompts: int) -> int:
-        """Prompt tokens for a step in which `decodes` requests decode and `prompts` are to be computed or wait.
+    def prompt_tokens(self, prompts: int) -> int:
+        """Prompt tokens for a step in which `prompts` requests are to be computed, or wait for nothing but that.
 
-        Where many prompts come at once, a share of the time as small as one prompt may have would make the last of
-        them wait for long, with few decodes in each step meanwhile. So they get more the more they are.
+        Where many come at once, the share that one may have would keep the last of them waiting for long, with few
+        decodes in each step meanwhile. Each has its share, and each wants it for all those before it, too: so what
+        they have together grows with the square of their number.
         """
-        share = max(self.slowdown - 1, PROMPT_WEIGHT * (prompts - 1) / decodes)
-        return max(MIN_PROMPT_TOKENS, int(self.equal_tokens * share))
+        return max(MIN_PROMPT_TOKENS, int(self.equal_tokens * (self.slowdown - 1) * prompts**2))
 
 
 class Pacer:

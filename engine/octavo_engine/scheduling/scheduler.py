@@ -110,7 +110,7 @@ class Scheduler:
         if prefills:
             decodes = [request for request in decodes if request not in self._prefilling]
         if pace is not None and decodes:
-            plan.limit_prompts(pace.prompt_tokens(len(decodes), self._num_prompts(len(prefills))))
+            plan.limit_prompts(pace.prompt_tokens(self._num_prompts(len(prefills))))
         if len(decodes) < self._budget:
             self._decode(decodes, plan)
         else:  # decodes alone would take the whole budget: rank decides, or a prompt might never have a turn

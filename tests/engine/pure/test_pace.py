@@ -13,15 +13,15 @@ from scheduling_helpers import request, scheduler, shape, step
 
 class TestPace:
     def test_one_prompt_makes_a_step_as_much_longer_as_the_slowdown_says(self):
-        assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(decodes=8, prompts=1) == 50
-        assert Pace(equal_tokens=100, slowdown=3).prompt_tokens(decodes=8, prompts=1) == 200
+        assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(prompts=1) == 50
+        assert Pace(equal_tokens=100, slowdown=3).prompt_tokens(prompts=1) == 200
 
-    @pytest.mark.parametrize(("decodes", "prompts", "tokens"), [(8, 2, 50), (8, 3, 100), (1, 2, 400), (64, 2, 50)])
-    def test_many_prompts_get_more_than_one(self, decodes: int, prompts: int, tokens: int):
-        assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(decodes, prompts) == tokens
+    @pytest.mark.parametrize(("prompts", "tokens"), [(2, 200), (3, 450), (10, 5000)])
+    def test_many_prompts_get_more_than_one(self, prompts: int, tokens: int):
+        assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(prompts) == tokens
 
     def test_a_prompt_always_gets_on(self):
-        assert Pace(equal_tokens=0.5, slowdown=1).prompt_tokens(8, 1) == MIN_PROMPT_TOKENS
+        assert Pace(equal_tokens=0.5, slowdown=1).prompt_tokens(1) == MIN_PROMPT_TOKENS > 0
 
 
 class Machine:
@@ -64,7 +64,7 @@ class TestPacer:
         seconds = []
         for _ in range(300):
             assert pacer.pace is not None
-            seconds.append(machine.step(pacer, 8, pacer.pace.prompt_tokens(8, 1)))
+            seconds.append(machine.step(pacer, 8, pacer.pace.prompt_tokens(1)))
         assert sum(seconds) / len(seconds) == pytest.approx(0.015, rel=0.1)
         assert max(seconds) < 0.02
 
@@ -76,7 +76,7 @@ class TestPacer:
         machine.token_seconds *= factor
         for number in range(200):  # a decode alone now and then
             assert pacer.pace is not None
-            machine.step(pacer, 8, 0 if number % 4 == 0 else pacer.pace.prompt_tokens(8, 1))
+            machine.step(pacer, 8, 0 if number % 4 == 0 else pacer.pace.prompt_tokens(1))
         assert equal_tokens(pacer) == pytest.approx(25 / factor, rel=0.25)
 
     def test_it_follows_decodes_that_come_to_cost_more(self):
@@ -126,7 +126,7 @@ class TestWithTheScheduler:
         for item in (long, *big):
             made.add(item)
         first = made.schedule(0.0, self.PACE)
-        assert first.num_tokens == 1 + 99  # ten prompts: 4 * 9 / 1 times as long, so the budget
+        assert first.num_tokens == 1 + 99  # ten prompts, so the budget
         made.computed(first)
         short.tokens.append(7)
         assert made.schedule(0.0, self.PACE).num_tokens == 1 + 32

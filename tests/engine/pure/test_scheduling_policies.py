@@ -279,6 +279,7 @@ class TestPendingPrefixes:
             assert made.stats().waiting[WaitReason.PREFIX_PENDING] == (second.status is Status.WAITING)
             step(made)
         assert second.num_cached == 16
+        assert reasons(second).count((EventKind.WAITING, WaitReason.PREFIX_PENDING)) == 1
 
     def test_others_pass_meanwhile(self):
         made, _, second = self.siblings(budget=12)
