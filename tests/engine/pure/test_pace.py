@@ -88,6 +88,18 @@ class TestPacer:
             machine.step(pacer, 8, 0)
         assert equal_tokens(pacer) == pytest.approx(75, rel=0.05)
 
+    def test_what_a_step_took_too_much_is_its_prompts_fault_where_decodes_were_just_seen(self):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
+        machine.step(pacer, 0, 200)
+        for _ in range(50):
+            machine.step(pacer, 8, 100)
+        machine.step(pacer, 8, 0)
+        decodes, tokens = pacer._decode_seconds, pacer._token_seconds
+        machine.token_seconds = 0.0008
+        machine.step(pacer, 8, 100)
+        assert pacer._decode_seconds == pytest.approx(decodes, rel=0.01)
+        assert pacer._token_seconds > 1.1 * tokens
+
     def test_one_step_that_hangs_changes_little(self):
         pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
         machine.step(pacer, 0, 200)

@@ -267,6 +267,7 @@ class TestPendingPrefixes:
         made, first, second = self.siblings(budget=64)
         assert second.status is Status.WAITING
         assert made.stats().waiting[WaitReason.PREFIX_PENDING] == 1
+        assert not made._waiting._fillers  # though the first still runs
         batch = step(made)
         assert (second.id, 16, 2) in shape(batch)
         assert second.num_cached == 16
@@ -343,6 +344,15 @@ class TestPendingPrefixes:
         drain(made)
         queue = made._waiting
         assert not any((queue._watchers, queue._fillers, queue._places, queue._woken, queue._filling))
+
+    def test_where_nobody_runs_it_looks_as_long_as_it_takes(self):
+        made = scheduler(blocks=5, policy=SmallPolicy(window_seconds=10.0, looks=1))
+        add(made, request([*SYSTEM, 1], max_tokens=1))
+        drain(made)
+        add(made, *(request([*SYSTEM, number], max_tokens=1) for number in range(5)))
+        made._waiting.head(0.0)
+        made.flush()  # all that they were known to have cached
+        assert step(made).admitted
 
     def test_a_step_looks_at_so_many_and_the_next_at_the_rest(self):
         made = scheduler(budget=64, seqs=64, blocks=400, policy=SmallPolicy(window_seconds=10.0, looks=4))
