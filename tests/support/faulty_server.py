@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from octavo_engine.assembly import Assembly
 from octavo_engine.batch import Batch
 from octavo_engine.config import EngineConfig, ServeSettings
 from octavo_engine.engine import Recorder
+from octavo_engine.model.spec import read_spec
 from octavo_engine.request import Sampled
 from octavo_engine.server.serve import serve
 from octavo_engine.tokenizer import Tokenizer
@@ -84,7 +84,7 @@ def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:
         model = FaultyModel(ScriptedModel.of(tokenizer), Path(gate))
         return Assembly(
             engine=engine_around(model, tokenizer, recorder, config),
-            spec=SimpleNamespace(vocab=tokenizer.vocab_size, architecture="scripted"),  # type: ignore[arg-type]
+            spec=read_spec(gguf),
             device=torch.device("cpu"),
             dtype=torch.float32,
             attention_backend="none",
