@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from octavo_engine import __version__, termination
 from octavo_engine.config import ServeSettings
 from octavo_engine.errors import ModelSourceUnreachable, StartupError
+from octavo_engine.runtime.host import openmp_settings
 
 USAGE = """\
 usage: octavo serve MODEL [options]                 serve a model over the OpenAI API
@@ -72,6 +73,7 @@ def _serve(arguments: Sequence[str]) -> int:
     settings = ServeSettings.parse(arguments)
     _log_to_stderr(settings.server.log_level)
     termination.leave_on_signal()
+    os.environ.update(openmp_settings(os.environ))
     gc.disable()  # until it serves: a start makes a third of a million objects that stay, and would look at them often
     try:
         from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)

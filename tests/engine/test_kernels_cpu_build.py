@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import torch
 from octavo_engine.assembly import choose_backend
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.cpu import build, library, targets
+from octavo_engine.runtime.host import SPIN_COUNT
 
 pytestmark = pytest.mark.engine
 AVX2 = next(target for target in targets.TARGETS if target.name == "avx2")
@@ -96,6 +98,13 @@ def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     assert "OCTAVO_CPU_KERNELS" in caplog.text
 
 
+@pytest.mark.usefixtures("fresh")
+def test_what_cannot_be_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_CPU_KERNELS", "avx3")
+    with pytest.raises(InvalidConfiguration, match="OCTAVO_CPU_KERNELS is 'avx3'"):
+        choose_backend("auto", torch.device("cpu"))
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_auto_is_the_best_that_runs(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "load", lambda: object() if runs else None)
@@ -107,3 +116,12 @@ def test_auto_is_the_best_that_runs(runs: bool, monkeypatch: pytest.MonkeyPatch)
     else:
         with pytest.raises(InvalidConfiguration, match="--attention-backend is cpu"):
             choose_backend("cpu", cpu)
+
+
+def test_the_server_tells_openmp_how_to_wait_before_it_is_loaded() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "octavo_engine", "serve", "/there/is/no/model"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in done.stderr

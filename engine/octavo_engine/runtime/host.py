@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 # The kernel's way to say "no limit" in cgroup v1: the largest page-aligned 63-bit number, or near it.
 UNLIMITED = 1 << 60
+# How often a thread of the kernels looks for more work before it sleeps: about twelve microseconds.
+SPIN_COUNT = 1000
 
 
 def cpu_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:
@@ -18,6 +20,20 @@ def cpu_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:
     allowed = len(os.sched_getaffinity(0))
     quotas = [quota for group in _groups(root, proc, "cpu") if (quota := _cpu_quota(group)) is not None]
     return max(1, min(allowed, math.ceil(min(quotas, default=allowed))))
+
+
+def openmp_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What to add to the environment before torch is loaded, whose OpenMP reads it then; nothing where a user has.
+
+    Left to itself, a thread without work spins for milliseconds: it takes a processor from the server's own thread and
+    from other containers, and, where a limit is not whole, the quota from the step that follows. Asleep at once
+    (OMP_WAIT_POLICY=PASSIVE), it has to be woken for each of a step's hundreds of kernels. So it spins for as long as a
+    kernel takes to follow another. Measured, a step of one stream of SmolLM2 on two processors, alone / beside fourteen
+    other busy processes: spinning 6.7 / 662 ms, asleep 13.0 / 61 ms, this 6.9 / 86 ms.
+    """
+    if "OMP_WAIT_POLICY" in environment or "GOMP_SPINCOUNT" in environment:
+        return {}
+    return {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
 
 
 def memory_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:

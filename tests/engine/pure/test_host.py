@@ -82,6 +82,12 @@ def test_every_group_above_a_process_limits_it(tmp_path, groups, files, threads,
     assert host.memory_limit(tmp_path, tmp_path / "proc") == (limit or whole)
 
 
+def test_threads_wait_a_moment_and_then_sleep_unless_a_user_says_otherwise():
+    assert host.openmp_settings({"PATH": "/bin"}) == {"GOMP_SPINCOUNT": str(host.SPIN_COUNT)}
+    assert host.openmp_settings({"OMP_WAIT_POLICY": "active"}) == {}
+    assert host.openmp_settings({"GOMP_SPINCOUNT": "5"}) == {}
+
+
 @pytest.mark.parametrize(
     ("meminfo", "status", "left"),
     [

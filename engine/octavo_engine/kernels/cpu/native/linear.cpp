@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t PANEL = 2 * LANES;  // outputs of a panel
 constexpr int64_t ROW_BLOCK = 96;     // rows that pass a panel before the next: they stay in the core's own cache
-constexpr int64_t AHEAD = 1024;       // bytes of a panel asked for before they are used
+constexpr int64_t AHEAD = 4096;       // bytes of a panel asked for before they are used
 constexpr int64_t FOLD = 64;          // inputs of float32 that are summed in float32
 constexpr int64_t LINE = 64;          // bytes that come from memory together
 constexpr int64_t WORTH_A_THREAD = 4096;  // words looked up; below that, waking the others takes longer
