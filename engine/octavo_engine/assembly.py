@@ -18,11 +18,12 @@ from octavo_engine.kernels.cpu import library
 from octavo_engine.memory import plan_cache
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.costs import needs_of
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
 from octavo_engine.request import Request
 from octavo_engine.runtime import host
-from octavo_engine.runtime.kv_store import allocate
+from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner
 from octavo_engine.runtime.sampler import Sampler
@@ -66,50 +67,93 @@ def assemble(
     `on_progress(bytes, total)` follows the weights, `on_phase(name, seconds)` reports each finished phase.
     """
     torch.set_num_threads(config.threads or host.cpu_limit())
-    device = choose_device(config.device)
     spec = read_spec(config.model)
+    check_vocabulary(tokenizer, spec)
+    with timed(on_phase, "kernels"):  # compiled, at the first start on a machine
+        platform = choose_platform(config, spec)
+    device, dtype = platform.device, platform.dtype
+    needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=platform.keeps_embedding_twice)
+    plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
+    with timed(on_phase, "weights"):
+        kernels = choose(platform.backend)
+        decoder = load_model(config.model, dtype=dtype, device=device, kernels=kernels, on_progress=on_progress)
+    check_invariance(config, decoder, platform)
+    with timed(on_phase, "kv_cache"):
+        plan = plan_cache(as_loaded(needs, device), room_of(config, device))
+        caches = allocate(needs.geometry, plan.blocks, dtype=dtype, device=device)
+    return Assembly(
+        engine=build_engine(config, tokenizer, metrics, decoder, caches=caches, max_model_len=needs.max_model_len),
+        spec=spec,
+        device=device,
+        dtype=dtype,
+        attention_backend=platform.backend,
+        max_model_len=needs.max_model_len,
+        num_blocks=plan.blocks,
+        cache_bytes=plan.cache_bytes,
+        weight_bytes=decoder.parameter_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Where the model runs, in which type, with which attention."""
+
+    device: torch.device
+    dtype: torch.dtype
+    backend: Backend
+
+    @property
+    def keeps_embedding_twice(self) -> bool:
+        """A tied embedding is packed by oneDNN for the head, in a layout that nobody can look rows up in."""
+        return self.device.type == "cpu" and self.dtype == torch.bfloat16 and library.load() is None
+
+
+def choose_platform(config: EngineConfig, spec: ModelSpec) -> Platform:
+    """What the config and this machine allow; raises InvalidConfiguration naming the flag."""
+    device = choose_device(config.device)
+    return Platform(device, resolve_dtype(spec, config.dtype), choose_backend(config.attention_backend, device))
+
+
+def check_vocabulary(tokenizer: Tokenizer, spec: ModelSpec) -> None:
+    """Raise ModelUnsupported for a tokenizer of another model."""
     if tokenizer.vocab_size > spec.vocab:
         raise ModelUnsupported(
             f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's logits only {spec.vocab}:"
             " they do not belong together"
         )
-    dtype, backend = resolve_dtype(spec, config.dtype), choose_backend(config.attention_backend, device)
-    opaque = device.type == "cpu" and dtype == torch.bfloat16 and library.load() is None  # oneDNN's packed weights
-    needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=opaque)
-    plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
-    with timed(on_phase, "weights"):
-        kernels = choose(backend)
-        decoder = load_model(config.model, dtype=dtype, device=device, kernels=kernels, on_progress=on_progress)
+
+
+def check_invariance(config: EngineConfig, decoder: Decoder, platform: Platform) -> None:
+    """Raise InvalidConfiguration where exactness is wanted and these kernels do not give it."""
     if config.batch_invariant and not decoder.batch_invariant:
         raise InvalidConfiguration(
-            f"--batch-invariant is not held by {backend} attention in {str(dtype).removeprefix('torch.')} here:"
-            " it needs the compiled kernels of a CPU (--attention-backend cpu), and --dtype bfloat16 or float32"
+            f"--batch-invariant is not held by {platform.backend} attention in"
+            f" {str(platform.dtype).removeprefix('torch.')} here: it needs the compiled kernels of a CPU"
+            " (--attention-backend cpu), and --dtype bfloat16 or float32"
         )
-    with timed(on_phase, "kv_cache"):
-        plan = plan_cache(as_loaded(needs, device), room_of(config, device))
-        caches = allocate(needs.geometry, plan.blocks, dtype=dtype, device=device)
-    eos_ids = frozenset(spec.eos_ids) | frozenset(tokenizer.eos_ids)
+
+
+def build_engine(
+    config: EngineConfig,
+    tokenizer: Tokenizer,
+    metrics: Recorder,
+    decoder: Decoder,
+    *,
+    caches: list[LayerCache],
+    max_model_len: int,
+) -> Engine:
+    """The engine around a model and its cache, whose tensors have one entry a block."""
+    eos_ids = frozenset(decoder.spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
-    runner = Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler)
-    engine = Engine(
-        scheduler=build_scheduler(config, plan.blocks),
-        runner=runner,
+    device = caches[0][0].device
+    return Engine(
+        scheduler=build_scheduler(config, num_blocks=len(caches[0][0])),
+        runner=Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler),
         metrics=metrics,
         detokenizer=lambda request: detokenizer(tokenizer, request),
         eos_ids=eos_ids,
-        max_model_len=needs.max_model_len,
+        max_model_len=max_model_len,
         pacer=Pacer(config.max_decode_slowdown),
-    )
-    return Assembly(
-        engine=engine,
-        spec=spec,
-        device=device,
-        dtype=dtype,
-        attention_backend=backend,
-        max_model_len=needs.max_model_len,
-        num_blocks=plan.blocks,
-        cache_bytes=plan.cache_bytes,
-        weight_bytes=decoder.parameter_bytes,
     )
 
 

@@ -130,7 +130,7 @@ def test_many_at_once_get_what_each_gets_alone(client: openai.OpenAI, server: Se
 
 def test_metrics_count_what_was_asked_and_not_the_warm_up(server: ServingProcess) -> None:
     text = server.management("/metrics").text
-    for phase in ("imports", "tokenizer", "weights", "kv_cache", "warm_up"):
+    for phase in ("imports", "tokenizer", "kernels", "weights", "kv_cache", "machine", "warm_up"):
         assert f'octavo_startup_seconds{{model_name="smollm2",phase="{phase}"}}' in text
     (arrivals,) = (line for line in text.splitlines() if line.startswith("octavo_time_to_first_token_seconds_count"))
     assert float(arrivals.split()[-1]) < server.load()["arrivals_total"]
