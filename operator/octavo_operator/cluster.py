@@ -39,7 +39,6 @@ _PAGE = 500
 _MONITORING_SECONDS = 60.0
 _MONITOR_SECONDS = 30.0
 """PodMonitors are not watched, as not every cluster knows them: what is known of one is believed this long."""
-_JUST_TOLD_SECONDS = 1.0
 _NEVER = "1"
 """A version that no object has: an apply that names it creates, and is refused whatever it meets under that name."""
 
@@ -140,14 +139,13 @@ class Cluster:
         return await observer.read(self, resource, found, monitoring)
 
     async def is_latest(self, resource: Object) -> bool:
-        """Whether a service is as it is known; the API server is asked, unless it has told so a moment ago."""
-        key = Key(resource["metadata"]["namespace"], resource["metadata"]["name"])
-        current = (
-            self.store.service(key)
-            if self.store.age(names.PLURAL, key, key.name) < _JUST_TOLD_SECONDS
-            else await self.service(key)
-        )
-        return current is not None and current["metadata"]["resourceVersion"] == resource["metadata"]["resourceVersion"]
+        """Whether a service is still as it is known: the API server is asked, as no child's version tells.
+
+        Lists and watches may be behind, and tell of the children's end before that of the service.
+        """
+        head = resource["metadata"]
+        current = await self.service(Key(head["namespace"], head["name"]))
+        return current is not None and current["metadata"]["resourceVersion"] == head["resourceVersion"]
 
     def doubt(self, key: Key) -> None:
         """Has the next look at a service ask for everything."""

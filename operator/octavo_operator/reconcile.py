@@ -191,7 +191,7 @@ class Reconciler:
             Conflict, Missing: what is known is behind.
         """
         if known and plan.steps and not await self._api.is_latest(known):
-            raise Conflict(f"InferenceService {key} has changed")  # of which no child's version tells
+            raise Conflict(f"InferenceService {key} has changed")
         ended: list[bool | ApiError] = []
         for steps in plan.stages:
             ended += await asyncio.gather(*(self._do(key, step, known is not None) for step in steps))

@@ -83,8 +83,8 @@ def at_once():
     return [0.0]
 
 
-async def test_a_new_service_costs_eight_requests(monkeypatch):
-    """Six children, one status, one Event; it was 45 when each look asked for everything."""
+async def test_a_new_service_costs_nine_requests(monkeypatch):
+    """One to be sure of its spec, six children, one status, one Event; 45 if each look asked for everything."""
     stage = Stage(monkeypatch, at_once)
     async with stage.running():
         stage.server.user_applies("assistant", replicas=0)
@@ -96,6 +96,7 @@ async def test_a_new_service_costs_eight_requests(monkeypatch):
     discovery = made.pop("get ", 0)
     assert discovery <= 1, "whether PodMonitors are known is asked once a minute for all"
     assert made == {
+        "get inferenceservices": 1,
         **{f"patch {plural}": 1 for plural in CHILDREN},
         "patch inferenceservices/status": 1,
     }
@@ -112,7 +113,7 @@ async def test_a_changed_spec_costs_what_it_changes(monkeypatch):
         made = Counter(f"{call.verb} {call.resource}" for call in stage.server.calls if call.verb not in ("list",))
     made.pop("get ", 0)
     assert made.pop("patch inferenceservices/status") <= 2
-    assert made == {"patch networkpolicies": 1}
+    assert made == {"get inferenceservices": 1, "patch networkpolicies": 1}
 
 
 async def test_foreign_objects_of_which_no_watch_tells_are_left_alone(monkeypatch):
