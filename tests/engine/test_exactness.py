@@ -26,6 +26,7 @@ from octavo_engine.kernels.cpu import library
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loading import load_model
 from octavo_engine.request import SamplingParams
+from octavo_engine.scheduling.policy import Policy
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.engine
@@ -166,6 +167,27 @@ class TestSmolLM2:
         chosen = [prompt for prompt in prompts if 40 <= len(prompt) <= 100][::2]
         answers = Harness(decoder, blocks=20, caching=caching).together(chosen, replace(GREEDY, max_tokens=48))
         assert sum(answer.request.num_preemptions for answer in answers) >= 3
+        check(answers, chosen, oracle)
+
+    def test_after_losing_a_place_to_a_higher_priority(self, decoder, prompts, oracle):
+        chosen = [prompt for prompt in prompts if 30 <= len(prompt) <= 64][::2]
+        harness = Harness(decoder, blocks=20, seqs=2, policy=Policy(level_seconds=10.0))
+        low = [harness.submit(prompt, priority=1) for prompt in chosen[2:]]
+        for _ in range(4):
+            harness.engine.step()
+        urgent = [harness.submit(prompt, priority=0) for prompt in chosen[:2]]
+        answers = harness.finish([*urgent, *low])
+        assert sum(answer.request.num_preemptions for answer in answers) == 2
+        check(answers, chosen, oracle)
+
+    def test_siblings_that_wait_for_a_prefix(self, decoder, prompts, oracle):
+        stem = max(prompts, key=len)
+        chosen = [
+            stem,
+            *(stem[:cut] + prompt[:9] for cut, prompt in zip((200, 201, 160, 255), prompts[20:], strict=False)),
+        ]
+        answers = Harness(decoder, budget=64, policy=Policy(window_seconds=10.0)).together(chosen)
+        assert all(answer.request.num_cached >= 160 for answer in answers[1:])
         check(answers, chosen, oracle)
 
     @pytest.mark.parametrize("block_size", [1, 5, 32])

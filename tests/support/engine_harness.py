@@ -18,6 +18,7 @@ from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.runner import Runner
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.kv_cache import KVCache
+from octavo_engine.scheduling.policy import Policy
 from octavo_engine.scheduling.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
@@ -90,6 +91,7 @@ class Harness:
             max_num_batched_tokens=options["budget"],
             max_num_seqs=options["seqs"],
             enable_chunked_prefill=options["chunked"],
+            policy=options.get("policy", Policy()),
         )
         self.runner = Runner(
             decoder,
@@ -107,8 +109,8 @@ class Harness:
             max_model_len=spec.max_positions,
         )
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams = GREEDY, *, namespace: str = "") -> Request:
-        request = Request(id=f"h{next(_ids)}", tokens=list(prompt), params=params, arrival=0.0, namespace=namespace)
+    def submit(self, prompt: Sequence[int], params: SamplingParams = GREEDY, **fields: Any) -> Request:
+        request = Request(id=f"h{next(_ids)}", tokens=list(prompt), params=params, arrival=0.0, **fields)
         self.engine.check(request)
         self.engine.add(request)
         return request
