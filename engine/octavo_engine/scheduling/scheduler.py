@@ -9,7 +9,6 @@ in the policy's order. docs/SCHEDULING.md tells it as a user meets it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -22,6 +21,8 @@ from octavo_engine.scheduling.policy import Policy
 
 FCFS = Policy()
 _rank = attrgetter("rank")
+
+NOBODY = dict.fromkeys(WaitReason, 0)
 
 
 class Scheduler:
@@ -292,7 +293,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """A snapshot, as cheap with a thousand requests as with one."""
-        waiting, cache = Counter(dict.fromkeys(WaitReason, 0)), self._cache
+        waiting, cache = NOBODY.copy(), self._cache
         waiting[WaitReason.NEW] += self._num_new
         waiting[WaitReason.PREFIX_PENDING] += self._waiting.num_pending
         waiting[self._blocked] += len(self._waiting) - self._num_new - self._waiting.num_pending
