@@ -91,6 +91,7 @@ class TestPacer:
     def test_what_a_step_took_too_much_is_its_prompts_fault_where_decodes_were_just_seen(self):
         pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
         machine.step(pacer, 0, 200)
+        machine.step(pacer, 8, 0)
         for _ in range(50):
             machine.step(pacer, 8, 100)
         machine.step(pacer, 8, 0)
