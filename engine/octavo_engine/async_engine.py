@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 SHUTTING_DOWN = "the server is shutting down; try again: another replica takes new requests"
 INTERRUPTED = "the server had to shut down before this answer was complete; try again"
 
-IDLE_BEAT_SECONDS = 1.0  # a thread that waits for work shows this often that it would notice some
+IDLE_BEAT_SECONDS = 0.25  # a thread that waits for work shows this often that it would notice some: well within a limit
 
 
 class Stream:

@@ -148,7 +148,7 @@ class ServerConfig:
         45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600
     )
     stuck_decode_seconds: float = option(
-        30.0, "longest that a decode, or the pause between two steps, may take before the process ends", minimum=0.1
+        30.0, "longest that a decode, or the pause between two steps, may take before the process ends", minimum=0.5
     )
     stuck_prefill_seconds: float = option(
         120.0, "the same for a step that computes prompt tokens: slow processors need more", minimum=0.1

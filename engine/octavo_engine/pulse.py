@@ -14,7 +14,7 @@ from enum import StrEnum
 class Phase(StrEnum):
     """What the thread does after a beat; each has a limit of its own."""
 
-    IDLE = "idle"  # taking commands, handing out tokens, or waiting for work: then it beats by the second
+    IDLE = "idle"  # taking commands, handing out tokens, or waiting for work: then it beats every quarter of a second
     DECODE = "decode"
     PREFILL = "prefill"  # some of the batch is prompt
     WARM_UP = "warm_up"  # a batch of a kind that has not run before: kernels may be compiled in it
