@@ -23,9 +23,10 @@ from octavo_operator.names import Key
 from octavo_operator.notes import Note
 from octavo_operator.observed import Observed
 from octavo_operator.plan import Apply, Plan, Step, make_plan
-from octavo_operator.rollout import Phase
+from octavo_operator.rollout import Phase, Rollout
 from octavo_operator.scaler import Scaler
-from octavo_operator.spec import read_spec
+from octavo_operator.spec import Spec, read_spec
+from octavo_operator.status import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,20 @@ class Teller(Protocol):
     """What `events.Recorder` offers."""
 
     async def tell(self, resource: Object, notes: Iterable[Note]) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What shall become of a service, before anything is done."""
+
+    spec: Spec
+    telemetry: Telemetry
+    rollout: Rollout
+    plan: Plan
+
+    def status(self, observed: Observed, blocked: Iterable[Cause], now: str) -> Object:
+        """What is told of it, with what kept steps from being done."""
+        return status.describe(self.spec, observed, self.rollout, self.telemetry, blocked, now=now)
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,25 @@ class Reconciler:
         Raises:
             Conflict, Missing: where it `is_known`, also when it is behind.
         """
+        resource, decided = observed.resource, self._decide(key, observed)
+        age = self._age(key, resource)
+        gives_way = age < LONGEST_WAY_SECONDS and self._crowded(key)
+        plan = decided.plan.urgent if gives_way else decided.plan
+        done = await self._execute(key, plan, resource if is_known else None)
+        blocked = (*plan.blocked, *(_as_cause(error) for error in done.failures))
+        if blocked:
+            self._api.doubt(key)  # objects of others are not watched, and a write without answer may have been done
+        elif gives_way:
+            return GIVE_WAY_SECONDS
+        elif age < FIRST_WORDS_SECONDS and decided.rollout.phase is Phase.ROLLING:
+            return AT_ONCE if done.changed else FIRST_WORDS_SECONDS - age
+        wanted = decided.status(observed, blocked, self._now())
+        await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
+        if done.failures:
+            raise done.failures[0]
+        return AT_ONCE if done.changed else _look_again(plan, observed)
+
+    def _decide(self, key: Key, observed: Observed) -> Decided:
         resource, spec = observed.resource, read_spec(observed.resource)
         telemetry = self._scaler.observe(key, spec, observed)
         rollout = rollouts.decide(spec, observed, self._defaults.image)
@@ -159,22 +193,7 @@ class Reconciler:
             replicas=telemetry.desired,
             monitoring=observed.monitoring_available,
         )
-        plan = make_plan(observed, children, telemetry.victim, spec.paused)
-        age = self._age(key, resource)
-        gives_way = age < LONGEST_WAY_SECONDS and self._crowded(key)
-        done = await self._execute(key, plan.urgent if gives_way else plan, resource if is_known else None)
-        blocked = (*plan.blocked, *(_as_cause(error) for error in done.failures))
-        if blocked:
-            self._api.doubt(key)  # objects of others are not watched, and a write without answer may have been done
-        elif gives_way:
-            return GIVE_WAY_SECONDS
-        elif age < FIRST_WORDS_SECONDS and rollout.phase is Phase.ROLLING:
-            return AT_ONCE if done.changed else FIRST_WORDS_SECONDS - age
-        wanted = status.describe(spec, observed, rollout, telemetry, blocked, now=self._now())
-        await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
-        if done.failures:
-            raise done.failures[0]
-        return AT_ONCE if done.changed else _look_again(plan, observed)
+        return Decided(spec, telemetry, rollout, make_plan(observed, children, telemetry.victim, spec.paused))
 
     def _age(self, key: Key, resource: Object) -> float:
         """Seconds since the first look at a service that has no status yet; others are old."""

@@ -24,12 +24,12 @@ QUIET_SECONDS = 0.15
 class Stage:
     """An operator, the API server, and how the events come."""
 
-    def __init__(self, monkeypatch, delay):
+    def __init__(self, monkeypatch, delay, heartbeat_seconds=1000):
         monkeypatch.setattr(work_queue, "REST_SECONDS", 0.02)
         self.delay = delay
         self.server = SmallApiServer(self._tell)
         metrics = Metrics(CollectorRegistry())
-        self.config = OperatorConfig(namespaces="team", heartbeat_seconds=0.5)
+        self.config = OperatorConfig(namespaces="team", heartbeat_seconds=heartbeat_seconds)
         self.cluster = Cluster(self.server, self.config, metrics)
         self.operator = Operator(self.config, self.cluster, None, metrics)
 
@@ -133,7 +133,7 @@ async def test_foreign_objects_of_which_no_watch_tells_are_left_alone(monkeypatc
 @pytest.mark.parametrize("seed", range(6))
 async def test_late_lost_and_doubled_events_end_in_the_same_children(monkeypatch, seed):
     chance = random.Random(seed)
-    stage = Stage(monkeypatch, lambda: [chance.random() * 0.1 for _ in range(chance.choice([0, 1, 1, 2, 3]))])
+    stage = Stage(monkeypatch, lambda: [chance.random() * 0.1 for _ in range(chance.choice([0, 1, 1, 2, 3]))], 0.5)
     async with stage.running():
         for number in range(12):
             name = chance.choice(["assistant", "other"])
