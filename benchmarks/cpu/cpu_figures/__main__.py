@@ -58,8 +58,8 @@ def _measured(options: argparse.Namespace) -> Outcome:
         machine=machine,
         limits=limit,
         cost=cost_of(read_spec(str(model)), width=2),
-        figures={contender.name: run.figures(contender) for contender in plan.contenders},
-        starts={contender.name: run.start(contender) for contender in plan.contenders},
+        figures={contender.name: run.figures(contender) for contender in reversed(plan.contenders)},
+        starts={contender.name: run.start(contender) for contender in reversed(plan.contenders)},
         generate={} if options.quick else direct.measure(model, options.threads, kept, say),
     )
 

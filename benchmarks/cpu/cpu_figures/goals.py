@@ -82,7 +82,7 @@ def _against_machine(measured: Measured) -> Iterator[Goal]:
     limits, cost = measured.limits, measured.cost
     if (one := measured.octavo.get(loads.DECODES[0].name)) is not None:
         context = loads.DECODES[0].prompt_tokens + loads.DECODES[0].output_tokens // 2
-        rate = cost.decode([context]).bytes / one.itl_median
+        rate = cost.decode([context]).bytes / one.tpot_mean
         note = f"{rate / 1e9:.1f} of {limits.read_bytes / 1e9:.1f} GB/s"
         yield Goal("one stream's decode, of memory's speed", rate / limits.read_bytes, 0.7, 0.9, note=note)
     if (prompt := measured.octavo.get(loads.PROMPT.name)) is not None:
@@ -92,7 +92,7 @@ def _against_machine(measured: Measured) -> Iterator[Goal]:
         note = f"{rate / 1e9:.0f} of {most / 1e9:.0f} GFLOP/s; {rate / limits.register_flops:.2f} of what registers do"
         yield Goal("a prompt of 1,024, of the matrix products' speed", share, 0.6, 0.8, note=note)
     if (many := measured.octavo.get(loads.CONTEXT.name)) is not None:
-        here = many.itl_median * 1e3
+        here = many.step * 1e3
         scaled = here * limits.read_bytes / REFERENCE_READ_BYTES
         note = f"{here:.0f} ms here at {limits.read_bytes / 1e9:.0f} GB/s, scaled to a memory of 48 GB/s"
         yield Goal("a step of 32 streams at 1,024", scaled, 60, 30, unit=" ms", less=True, note=note)

@@ -28,6 +28,8 @@ def draw(servers: Mapping[str, Mapping[str, Figures]], path: Path) -> None:
         axes.set_title(title)
         if logarithmic:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:.0f}")
+            axes.yaxis.set_minor_formatter("")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     published.save(figure, path, "make bench-cpu")

@@ -7,7 +7,7 @@ import json
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ class Plan:
 
     def load_key(self, contender: Contender, load: Load, number: int) -> dict[str, Any]:
         """Of one run."""
-        return self.start_key(contender) | {"what": "load", "load": asdict(load), "round": number}
+        names = [field.name for field in fields(Figures)]  # an older cell may lack one
+        return self.start_key(contender) | {"what": "load", "load": asdict(load), "round": number, "fields": names}
 
 
 class Run:

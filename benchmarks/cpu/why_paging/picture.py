@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def _running(axes: Axes, ways: Sequence[Watched]) -> None:
 def _bars(axes: Axes, title: str, ways: Sequence[Watched], heights: Sequence[float], form: str) -> None:
     bars = axes.bar(range(len(ways)), heights, 0.7, color=INK)
     axes.bar_label(bars, labels=[form.format(height) for height in heights], padding=2)
-    axes.set_xticks(range(len(ways)), [watched.way.name.replace(", ", ",\n") for watched in ways], fontsize=7)
+    axes.set_xticks(range(len(ways)), [re.sub(r" batch\w*, ", ",\n", watched.way.name) for watched in ways], fontsize=7)
     axes.set(title=title, ylim=(0, max(heights) * 1.15))
     axes.tick_params(length=0)
     published.plain(axes)
