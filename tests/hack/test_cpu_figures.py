@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,8 @@ from cpu_figures import client, loads, peers, table
 from cpu_figures.goals import Goal, Measured, rows
 from cpu_figures.limits import Limits
 from cpu_figures.results import Figures, Kept, Start, middle
+from cpu_figures.run import Contender, Plan, Run
+from cpu_figures.servers import Recipe
 from octavo_engine.roofline import ModelCost
 
 GB = 10**9
@@ -155,3 +157,30 @@ def test_a_document_keeps_what_stands_around_its_marks(tmp_path: Path) -> None:
     assert document.read_text() == "before\n<!-- x: begin -->\n\nnewer\n\n<!-- x: end -->\nafter\n"
     with pytest.raises(ValueError, match="no marks"):
         published.put(document, "y", "new")
+
+
+class NoClient:
+    """A load client that must not be needed."""
+
+    def __enter__(self) -> None:
+        raise AssertionError("everything is kept")
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    nobody = Recipe("octavo", ["false"], "http://127.0.0.1:1/", 1)
+    contender = Contender(nobody, "some sources")
+    plan = Plan((contender,), (loads.DECODES[0],), rounds=2, threads=1, client=cast("client.LoadClient", NoClient()))
+    kept = Kept(tmp_path)
+    run = Run(plan, kept, say=lambda _: None)
+    kept.keep(plan.start_key(contender), asdict(Start(1.0, 2, 3)))
+    kept.keep(plan.load_key(contender, loads.DECODES[0], 0), asdict(FIGURES))
+    with pytest.raises(AssertionError, match="everything is kept"):
+        run.measure()  # one round is missing
+    kept.keep(plan.load_key(contender, loads.DECODES[0], 1), asdict(replace(FIGURES, tokens_per_second=200.0)))
+    run.measure()
+    assert run.figures(contender)["1 stream"].tokens_per_second == 150.0
+    assert run.start(contender) == Start(1.0, 2, 3)
+    changed = replace(contender, identity="other sources")
+    assert kept.find(plan.load_key(changed, loads.DECODES[0], 0)) is None

@@ -6,11 +6,10 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-PYTHON = "3.11"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def prepare(peer: Peer, say: Callable[[str], None]) -> Path:
 
 def _install(peer: Peer, place: Path) -> None:
     uv = cache_folder() / "tools" / "bin" / "uv"
-    _run([str(uv), "venv", "-q", "--python", PYTHON, str(place)])
+    _run([str(uv), "venv", "-q", "--python", sys.executable, str(place)])
     overrides = place / "overrides.txt"
     overrides.write_text("\n".join(peer.overrides) + "\n", encoding="utf-8")
     python = ["--python", str(place / "bin" / "python")]
