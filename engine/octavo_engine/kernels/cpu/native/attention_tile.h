@@ -123,15 +123,17 @@ inline void pair_values(const Rows<float>& rows, int64_t from, int64_t dim, int6
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b, `steps` words deep.
+// c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b, `steps` words deep. Rows
+// of a lie `depth` numbers apart, those of b and c `columns` and `width`.
 template <typename T, int ROWS, int VECTORS, bool ADD>
-void product(const T* a, int64_t depth, const T* b, int64_t columns, int64_t steps, float* c, const float* shrink) {
+void product_in_float(const T* a, int64_t depth, const T* b, int64_t columns, int64_t steps, float* c, int64_t width,
+                      const float* shrink) {
     Vec sum[ROWS][VECTORS];
 #pragma GCC unroll 12  // all loops over rows and vectors: only then do the sums stay in registers
     for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
         for (int i = 0; i < VECTORS; ++i)
-            sum[row][i] = ADD ? load(c + row * columns + i * LANES) * broadcast(shrink[row]) : zero();
+            sum[row][i] = ADD ? load(c + row * width + i * LANES) * broadcast(shrink[row]) : zero();
     for (int64_t step = 0; step < steps; ++step, a += STEP<T>, b += columns * STEP<T>) {
         typename Dot<T>::Operand column[VECTORS];
 #pragma GCC unroll 4
@@ -146,7 +148,37 @@ void product(const T* a, int64_t depth, const T* b, int64_t columns, int64_t ste
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (int i = 0; i < VECTORS; ++i) store(c + row * columns + i * LANES, sum[row][i]);
+        for (int i = 0; i < VECTORS; ++i) store(c + row * width + i * LANES, sum[row][i]);
+}
+
+// Numbers of bfloat16 are short enough for sums in float32.
+template <int ROWS, int VECTORS, bool ADD>
+void product(const Bf16* a, int64_t depth, const Bf16* b, int64_t columns, int64_t steps, float* c, const float* shrink) {
+    product_in_float<Bf16, ROWS, VECTORS, ADD>(a, depth, b, columns, steps, c, columns, shrink);
+}
+
+// Products of float32 are summed in float64 every FOLD words, as in linear.cpp: an error of a score is one of all that
+// its key weighs.
+template <int ROWS, int VECTORS, bool ADD>
+void product(const float* a, int64_t depth, const float* b, int64_t columns, int64_t steps, float* c,
+             const float* shrink) {
+    constexpr int64_t FOLD = 16, WIDTH = VECTORS * LANES;
+    Doubles total[ROWS][VECTORS] = {};
+    alignas(64) float part[ROWS * WIDTH];
+    for (int64_t step = 0; step < steps; step += FOLD) {
+        const int64_t count = std::min(FOLD, steps - step);
+        product_in_float<float, ROWS, VECTORS, false>(a + step, depth, b + step * columns, columns, count, part, WIDTH,
+                                                      nullptr);
+        for (int row = 0; row < ROWS; ++row)
+            for (int i = 0; i < VECTORS; ++i)
+                total[row][i] = total[row][i] + wide(load(part + row * WIDTH + i * LANES));
+    }
+    for (int row = 0; row < ROWS; ++row)
+        for (int i = 0; i < VECTORS; ++i) {
+            float* to = c + row * columns + i * LANES;
+            if (ADD) total[row][i] = total[row][i] + wide(load(to) * broadcast(shrink[row]));
+            store(to, narrow(total[row][i]));
+        }
 }
 
 // All columns, a multiple of PASS; few rows take twice as many at once, to keep as many sums going.
@@ -156,9 +188,9 @@ void all_columns(const T* a, int64_t depth, const T* b, int64_t columns, int64_t
     int64_t column = 0;
     if constexpr (2 * ROWS <= TILE_ROWS)
         for (; column + WIDE <= columns; column += WIDE)
-            product<T, ROWS, 4, ADD>(a, depth, b + column * STEP<T>, columns, steps, c + column, shrink);
+            product<ROWS, 4, ADD>(a, depth, b + column * STEP<T>, columns, steps, c + column, shrink);
     for (; column < columns; column += PASS)
-        product<T, ROWS, 2, ADD>(a, depth, b + column * STEP<T>, columns, steps, c + column, shrink);
+        product<ROWS, 2, ADD>(a, depth, b + column * STEP<T>, columns, steps, c + column, shrink);
 }
 
 template <typename T, bool ADD, int ROWS = TILE_ROWS>
