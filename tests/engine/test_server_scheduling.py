@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from octavo_engine.pulse import Phase
-from octavo_engine.request import FinishReason
+from octavo_engine.request import FinishReason, WaitReason
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import ScriptedServer, scripted_server, until
 
@@ -97,3 +97,21 @@ def test_who_waits_too_long_is_asked_to_come_back(tokenizer: Tokenizer, pool: Th
         assert int(reply.headers["retry-after"]) >= 1
         ends = {request.finish_reason for request in server.recorder.ended}
         assert ends == {FinishReason.LENGTH, FinishReason.QUEUE_DEADLINE}
+
+
+def test_a_sibling_waits_for_the_prefix_and_its_timeline_says_for_whom(
+    tokenizer: Tokenizer, pool: ThreadPoolExecutor
+) -> None:
+    with scripted_server(tokenizer, scheduling_policy="cache-aware") as server:
+        stem, asked = list(range(1000, 1100)), Asked(server, pool)
+        server.model.gate.clear()
+        asked.send(prompt="another")
+        until(lambda: server.engine.beat.phase is not Phase.IDLE, "a step is under way")
+        replies = [asked.send(prompt=[*stem, last]) for last in (1, 2)]
+        server.model.gate.set()
+        first, second = (reply.result().json() for reply in replies)
+        timeline = server.timeline(second["id"])
+        assert timeline is not None
+        waits = [event for event in timeline.events if event.why == WaitReason.PREFIX_PENDING]
+        assert waits[0].by.startswith(first["id"])
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 96  # six blocks of sixteen
