@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/linear_layers.py [--threads 2] [--dtype bfloat16] [--rows 1 8 32] [--repeat 9]
 
 The sets take turns, and each figure is the least of its repetitions. Beside the milliseconds stand the shares of what
-this machine can do at best (kernels/cpu/rates.py): of the speed at which it reads memory, for few rows, and of the rate
-of products in registers, for many. Up to 128 rows are decodes, each with its logits; more are a prompt, with one row of
-logits. OCTAVO_CPU_KERNELS chooses the instructions of ours, ONEDNN_MAX_CPU_ISA those of oneDNN.
+this machine can do at best (kernels/cpu/rates.py): of the speed at which it reads memory, in turns with them, for few
+rows, and of the rate of products in registers, for many. Up to 128 rows are decodes, each with its logits; more are a
+prompt, with one row of logits. OCTAVO_CPU_KERNELS chooses the instructions of ours, ONEDNN_MAX_CPU_ISA of oneDNN's.
 """
 
 from __future__ import annotations
@@ -127,14 +127,15 @@ def main() -> None:
     dtype = DTYPES[options.dtype]
     torch.set_num_threads(options.threads)
     models = [Model.of(kernels, dtype) for kernels in sets(dtype)]
-    read, products = rates.read_rate(options.threads), rates.product_rate(dtype, options.threads)
-    print(f"{options.threads} threads: memory {read / 1e9:.1f} GB/s, products {products / 1e9:.0f} GFLOP/s")
-    print("rows", *(f"{model.name:>9}" for model in models), "     (ms)  of memory  of products   (ours)")
+    read, products = rates.reader(options.threads), rates.product_rate(dtype, options.threads)
+    print(f"{options.threads} threads, products in registers: {products / 1e9:.0f} GFLOP/s")
+    print("rows", *(f"{model.name:>9}" for model in models), "  (ms)  memory, GB/s   ours: of memory  of products")
     for rows in options.rows:
-        seconds = least_seconds([model.step(rows) for model in models], options.repeat)
+        *seconds, reading = least_seconds([*(model.step(rows) for model in models), read], options.repeat)
         times = " ".join(f"{1000 * value:9.2f}" for value in seconds)
-        memory, compute = weight_bytes(dtype) / seconds[0] / read, operations(rows) / seconds[0] / products
-        print(f"{rows:4} {times} {memory:20.2f} {compute:11.2f}", flush=True)
+        rate = rates.READ_BYTES / reading
+        memory, compute = weight_bytes(dtype) / seconds[0] / rate, operations(rows) / seconds[0] / products
+        print(f"{rows:4} {times} {rate / 1e9:20.1f} {memory:17.2f} {compute:12.2f}", flush=True)
 
 
 if __name__ == "__main__":

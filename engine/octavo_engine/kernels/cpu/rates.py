@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -20,14 +21,20 @@ ROUNDS = 50_000  # of a register tile; under a millisecond with AVX-512
 
 def read_rate(threads: int, size: int = READ_BYTES) -> float:
     """Bytes a second at which `threads` threads together read memory, `size` bytes in all."""
-    data = Arena(size).empty([size // 4], torch.float32).fill_(1)  # where weights lie; touched, so that it is there
+    read = reader(threads, size)
 
     def seconds() -> float:
         began = time.perf_counter()
-        kernels().octavo_read(data.data_ptr(), size, threads)
+        read()
         return time.perf_counter() - began
 
     return size / min(seconds() for _ in range(TRIALS))
+
+
+def reader(threads: int, size: int = READ_BYTES) -> Callable[[], None]:
+    """What `read_rate` takes the time of: reads `size` bytes once."""
+    data = Arena(size).empty([size // 4], torch.float32).fill_(1)  # where weights lie; touched, so that it is there
+    return lambda: kernels().octavo_read(data.data_ptr(), size, threads)
 
 
 def product_rate(dtype: torch.dtype, threads: int) -> float:

@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t PANEL = 2 * LANES;  // outputs of a panel
 constexpr int64_t ROW_BLOCK = 96;     // rows that pass a panel before the next: they stay in the core's own cache
 constexpr int64_t AHEAD = 4096;       // bytes of a panel asked for before they are used
+constexpr int SECOND_CACHE = 2;       // where they are asked to: the first one is too small for so much
 constexpr int64_t FOLD = 64;          // inputs of float32 that are summed in float32
 constexpr int64_t LINE = 64;          // bytes that come from memory together
 constexpr int64_t WORTH_A_THREAD = 4096;  // words looked up; below that, waking the others takes longer
@@ -41,7 +42,7 @@ void add_up(const T* x, int64_t stride, const T* panel, int64_t steps, Sums& sum
     for (int64_t step = 0; step < steps; ++step, panel += NUMBERS) {
         const char* ahead = reinterpret_cast<const char*>(panel) + AHEAD;
 #pragma GCC unroll 2
-        for (int64_t byte = 0; byte < NUMBERS * sizeof(T); byte += LINE) __builtin_prefetch(ahead + byte);
+        for (int64_t byte = 0; byte < NUMBERS * sizeof(T); byte += LINE) __builtin_prefetch(ahead + byte, 0, SECOND_CACHE);
         const auto low = Dot<T>::load(panel), high = Dot<T>::load(panel + NUMBERS / 2);
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row) {
