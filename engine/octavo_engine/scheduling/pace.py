@@ -12,6 +12,8 @@ from octavo_engine.batch import Batch
 
 MIN_PROMPT_TOKENS = 4
 """A prompt makes some progress in every step, however slow the machine."""
+MIN_TELLING_TOKENS = 64
+"""A step of fewer prompt tokens alone takes as long as a decode, and says little about what one of them costs."""
 LEARNING_RATE = 0.2
 STALE_STEPS = 32
 """So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
@@ -68,9 +70,9 @@ class Pacer:
         if not tokens:
             self._decode_seconds = _corrected(self._decode_seconds or seconds, seconds, 1.0)
             self._mixed_steps = 0
-        elif not batch.num_singles:
+        elif not batch.num_singles and tokens >= MIN_TELLING_TOKENS:
             self._token_seconds = _corrected(self._token_seconds or seconds / tokens, seconds / tokens, 1.0)
-        elif self._decode_seconds is not None and self._token_seconds is not None:
+        elif batch.num_singles and self._decode_seconds is not None and self._token_seconds is not None:
             self._observe_mixed(self._decode_seconds, self._token_seconds, tokens, seconds)
 
     def _observe_mixed(self, decode_seconds: float, token_seconds: float, tokens: int, seconds: float) -> None:

@@ -110,6 +110,16 @@ class TestPacer:
         machine.step(pacer, 8, 0)
         assert equal_tokens(pacer) <= 1.2 * before + 1e-9
 
+    def test_a_short_prompt_alone_teaches_nothing(self):
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
+        machine.step(pacer, 4, 0)
+        pacer.observe(Batch(slices=(Slice(request(9), 0, 2, samples=True),)), 0.01)  # as long as a decode
+        assert pacer.pace is None
+        machine.step(pacer, 0, 200)
+        before = equal_tokens(pacer)
+        pacer.observe(Batch(slices=(Slice(request(9), 0, 2, samples=True),)), 0.01)
+        assert equal_tokens(pacer) == before
+
     def test_a_clock_that_stands_still_teaches_nothing(self):
         pacer = Pacer(1.5)
         pacer.observe(Batch(slices=(Slice(request(9), 9, 1, samples=True),)), 0.0)
