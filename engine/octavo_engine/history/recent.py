@@ -35,7 +35,7 @@ class History:
         """A batch was computed in `seconds`."""
         self.queue.note(batch.at, batch.blocked)
         for request in batch.admitted:
-            if not request.num_preemptions and request.events[-1].what is EventKind.ADMITTED:
+            if not request.num_preemptions:
                 request.events[:] = settled(request.events, self.queue)
             if request.num_missing == 1:
                 request.note_computed(batch.at, batch.at + seconds, 1)

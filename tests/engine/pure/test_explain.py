@@ -83,9 +83,9 @@ def test_a_pause_without_blocks_is_told_as_that() -> None:
         Event(104.0, EventKind.COMPUTED, tokens=1202, steps=1, until=105.0),
         Event(109.0, EventKind.FINISHED, "length"),
     )
-    found = document(*events, output=3, gap=2.5)  # from 2.5 to 5 s
+    found = document(*events, output=3, gap=2.0)  # from 3 to 5 s
     text = request_report(found, PLAIN)
-    assert "was 2.50 s, until 5.000 s: it had lost its blocks." in text
+    assert "was 2.00 s, until 5.000 s: it had lost its blocks." in text
     assert "preempted: kv_full, for its own next block" in text
     assert "one pause" not in advice(found)
     assert "one pause" in advice(found | {"spans": []})

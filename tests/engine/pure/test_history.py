@@ -190,6 +190,25 @@ def test_a_reason_of_its_own_comes_before_the_queues() -> None:
     assert [span.by for span in life.so_far(106.2).spans()[2:6]] == ["", "c-0", "", ""]
 
 
+def test_a_reason_of_its_own_while_it_is_preempted_leaves_that_one_stretch() -> None:
+    life = Life()
+    life.queued(101.0)
+    life.admitted(101.0)
+    life.token(101.2)
+    life.preempted(102.0, by="b-0")
+    life.request.note(103.0, EventKind.WAITING, WaitReason.PREFIX_PENDING, by="c-0")
+    life.admitted(105.0)
+    lost = [(told(life.so_far(106.0))[i], span.by) for i, span in enumerate(life.so_far(106.0).spans()) if span.by]
+    assert lost == [(("preempted", "kv_full", 2.0, 3.0), "b-0"), (("preempted", "kv_full", 3.0, 5.0), "b-0")]
+
+
+def test_a_prompt_of_which_one_token_is_left_is_a_chunk_too() -> None:
+    life = Life()
+    life.queued(101.0)
+    life.admitted(101.0, cached=39)
+    assert [event.tokens for event in life.request.events if event.what is EventKind.COMPUTED] == [1]
+
+
 def test_a_wait_whose_reason_flutters_has_one_line_for_each_reason() -> None:
     life = Life()
     life.queued(101.0)
@@ -262,6 +281,23 @@ def test_it_is_found_by_each_of_its_names() -> None:
     assert [item.id for item in history.find("x-cmpl-7-0", live, SchedulerStats(), 102.0)] == ["cmpl-7-0"]
     assert history.find("cmpl", live, SchedulerStats(), 102.0) == []
     assert history.find("", live, SchedulerStats(), 102.0) == []
+
+
+def test_of_one_that_has_just_ended_the_end_is_told() -> None:
+    life = Life(id="cmpl-7-0")
+    life.finished(101.0)
+    life.request.events.pop()  # as it was a moment ago, when somebody looked at the live ones
+    (found,) = life.history.find("cmpl-7", [life.request], SchedulerStats(), 105.0)
+    assert found.state is State.FINISHED
+
+
+def test_of_requests_with_the_same_name_the_latest_comes_first() -> None:
+    history = History()
+    for number, arrival in enumerate((100.0, 300.0, 200.0)):
+        life = Life(history, id=f"cmpl-{number}-0", arrival=arrival)
+        life.request.x_request_id = "same"
+        life.finished(arrival + 1.0)
+    assert [item.arrival for item in history.find("same", (), SchedulerStats(), 400.0)] == [300.0, 200.0, 100.0]
 
 
 def test_the_document_says_all_of_it_and_no_text() -> None:

@@ -85,6 +85,9 @@ def test_a_story_in_decisions() -> None:
     kinds = [(line["decision"], line.get("request")) for line in told]
     assert kinds[:3] == [("admit", first.id), ("admit", second.id), ("wait", None)]
     assert (told[2]["reason"], told[2]["before"]) == ("kv_full", None)
+    waits = [(line["before"], line["reason"]) for line in told if line["decision"] == "wait"]
+    assert all(before != reason for before, reason in waits)
+    assert [reason for _, reason in waits[:-1]] == [before for before, _ in waits[1:]]
     (preempted,) = (line for line in told if line["decision"] == "preempt")
     assert preempted == preempted | {"request": second.id, "reason": "kv_full", "by": first.id}
     again = next(

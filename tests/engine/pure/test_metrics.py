@@ -218,6 +218,23 @@ def test_the_estimated_queue_follows_the_rate(bench: Bench) -> None:
     assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(5.0)
 
 
+def test_the_estimated_queue_counts_what_prompts_wait_for(bench: Bench) -> None:
+    made, decoding = request(prompt=100), request(prompt=1)
+    decoding.tokens.append(7)
+    bench.metrics.step(Batch(slices=(whole(made),), admitted=(made,), blocked=WaitReason.KV_FULL), 0.5)
+    bench.metrics.step(Batch(slices=(whole(decoding, 1),), at=0.5, blocked=WaitReason.KV_FULL), 1.0)
+    bench.stats = SchedulerStats(waiting_prompt_tokens=1000)
+    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(15.0)
+
+
+def test_a_pause_before_the_other_half_of_a_prompt_counts(bench: Bench) -> None:
+    made = request(prompt=100)
+    bench.metrics.step(Batch(slices=(Slice(made, 0, 50, samples=False),), admitted=(made,)), 0.5)
+    bench.metrics.step(Batch(slices=(Slice(made, 50, 50, samples=True),), at=1.0), 0.5)
+    bench.stats = SchedulerStats(waiting_prompt_tokens=100)
+    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(1.5, rel=0.02)
+
+
 def test_the_longest_pause_is_known_with_what_was_computed_in_it(bench: Bench) -> None:
     made, other = request(), request(prompt=700, id="other")
     made.num_computed = 100
