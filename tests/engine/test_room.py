@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,19 @@ def test_a_kernel_that_cannot_populate_still_gives_a_touched_pool(monkeypatch):
 def test_more_than_the_machine_has_is_refused_by_name():
     with pytest.raises(InsufficientMemory, match="--kv-cache-memory-bytes"):
         host_pool_module.host_pool(1 << 56)
+
+
+def test_huge_pages_are_given_up_when_they_take_too_long_and_not_before(monkeypatch):
+    """The kernel here takes 0.2 s of processor time for each piece of 64 MiB in huge pages."""
+    clock, advised = iter(0.2 * number for number in range(100)), []
+
+    def advise(address, size, *, advice):
+        if advice != host_pool_module.POPULATE_WRITE:
+            advised.append(advice == mmap.MADV_HUGEPAGE)
+        return 0
+
+    monkeypatch.setattr(host_pool_module, "_advise", advise)
+    monkeypatch.setattr(host_pool_module.time, "thread_time", lambda: next(clock))
+    populate = host_pool_module.Populate()
+    assert {populate(0, host_pool_module.PIECE_BYTES) for _ in range(8)} == {0}
+    assert advised == [True] * 3 + [False] * 5

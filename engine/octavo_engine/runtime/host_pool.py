@@ -6,7 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -15,8 +15,11 @@ from torch import Tensor
 from octavo_engine.errors import InsufficientMemory
 
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python's mmap does not name
-PIECE_BYTES = 1 << 28  # for one thread at a time
+PIECE_BYTES = 1 << 26  # for one thread at a time
 GIB = 2.0**30
+# Where free memory is in fragments, the kernel moves pages about to make huge ones: two seconds a GiB, measured, where
+# small pages take 0.4. So much processor time huge pages may take at first, and for each GiB that came in time:
+GRACE_SECONDS, HUGE_SECONDS_A_GIB = 0.5, 0.5
 
 
 def host_pool(size: int) -> Tensor:
@@ -24,17 +27,19 @@ def host_pool(size: int) -> Tensor:
 
     Every page is there when this returns: a pool that the machine only promised would end the process under load, when
     the promise is called in, and the first requests would wait for their pages. With huge pages, one fault stands for
-    512, and attention finds its blocks with fewer looks at the page table; that advice may be refused, and nothing is
-    lost. The kernel zeroes pages as it gives them, so that nothing is written a second time here.
+    512, and attention finds its blocks with fewer looks at the page table. The kernel zeroes pages as it gives them, so
+    that nothing is written a second time here.
     """
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise _too_large(size, error) from None
     pool = torch.frombuffer(memory, dtype=torch.uint8)
-    _advise(pool.data_ptr(), size, advice=mmap.MADV_HUGEPAGE)
+    address, populate = pool.data_ptr(), Populate()
     with ThreadPoolExecutor(torch.get_num_threads(), "kv-pool") as threads:
-        codes = set(threads.map(lambda piece: _advise(*piece, advice=POPULATE_WRITE), _pieces(pool.data_ptr(), size)))
+        codes = set(
+            threads.map(lambda at: populate(address + at, min(PIECE_BYTES, size - at)), range(0, size, PIECE_BYTES))
+        )
     if errno.ENOMEM in codes:
         raise _too_large(size, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
     if codes != {0}:  # a kernel before 5.14
@@ -42,9 +47,23 @@ def host_pool(size: int) -> Tensor:
     return pool
 
 
-def _pieces(address: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, size, PIECE_BYTES):
-        yield address + start, min(PIECE_BYTES, size - start)
+class Populate:
+    """Puts pages behind pieces of a mapping: huge ones, as long as they do not take too long. For several threads."""
+
+    def __init__(self) -> None:
+        self._bytes = 0  # in huge pages so far
+        self._seconds = 0.0  # of processor time for them: what others do on the machine is no reason
+
+    def __call__(self, address: int, size: int) -> int:
+        """The kernel's error number, or 0."""
+        huge = self._seconds <= GRACE_SECONDS + HUGE_SECONDS_A_GIB * self._bytes / GIB
+        _advise(address, size, advice=mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+        began = time.thread_time()
+        code = _advise(address, size, advice=POPULATE_WRITE)
+        if huge:
+            self._bytes += size
+            self._seconds += time.thread_time() - began
+        return code
 
 
 def _advise(address: int, size: int, *, advice: int) -> int:
