@@ -15,6 +15,12 @@ Fields = dict[str, Any]
 Path = tuple[str, ...]
 
 
+def has_other_managers(live: dict[str, Any]) -> bool:
+    """Whether anyone else may have set fields beside ours; where not, `additions` finds none."""
+    managed = [entry for entry in live["metadata"].get("managedFields") or () if not entry.get("subresource")]
+    return any(entry.get("manager") not in {names.FIELD_MANAGER, *_CLUSTER} for entry in managed)
+
+
 def additions(live: dict[str, Any]) -> list[str]:
     """Fields of `live` that others set beside ours, as "path (manager)"; a few, and then how many more.
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator import names
+from octavo_operator.field_owners import has_other_managers
 from octavo_operator.heartbeat import Identity, Sight
 from octavo_operator.names import Key
 from octavo_operator.watched import WATCHED, parent_key
@@ -30,7 +31,7 @@ Slot = tuple[str, str]
 _STATUSLESS = frozenset({"services", "poddisruptionbudgets", "networkpolicies", "serviceaccounts", "configmaps"})
 """Kinds whose status no look reads: that it changes is no news."""
 _MANAGERS_UNREAD = frozenset({names.PLURAL, "jobs", "pods"})
-"""Kinds of which nobody asks who set which field; the book-keeping of that is half of an object's size."""
+"""Kinds of which nobody asks who set which field."""
 _WATCHED = frozenset(watched.plural for watched in WATCHED)
 _REMEMBERED_ENDS = 4096
 _FINAL = 1 << 63
@@ -220,7 +221,8 @@ def _head(entry: _Entry) -> Object:
 
 
 def _lean(plural: str, body: Object) -> Object:
-    if plural not in _MANAGERS_UNREAD:
+    """Without the book-keeping of who set which field, half of an object's size, where nobody will ask for it."""
+    if plural not in _MANAGERS_UNREAD and has_other_managers(body):
         return body
     return body | {"metadata": {key: value for key, value in body["metadata"].items() if key != "managedFields"}}
 

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from octavo_operator import names
+from octavo_operator.field_owners import additions
 from octavo_operator.heartbeat import Identity, Sight
 from octavo_operator.names import Key
 from octavo_operator.store import Store
@@ -150,14 +151,21 @@ def test_objects_of_nobody_and_answers_that_are_no_objects_are_not_kept(store):
     assert store.all_of("services", KEY) == [child(2)]
 
 
-def test_who_manages_fields_is_kept_where_it_is_asked_for(store):
-    managed = [{"manager": "someone"}]
-    for plural in ("pods", "services"):
-        body = child(9, uid=plural)
-        body["metadata"]["managedFields"] = managed
-        store.put(plural, body)
-    assert "managedFields" not in store.one("pods", KEY, "assistant")["metadata"]
-    assert store.one("services", KEY, "assistant")["metadata"]["managedFields"] == managed
+@pytest.mark.parametrize(
+    ("plural", "manager", "kept"),
+    [("services", "kubectl", True), ("services", "octavo-operator", False), ("pods", "kubectl", False)],
+)
+def test_who_set_which_field_is_kept_where_someone_will_ask(store, plural, manager, kept):
+    body = child(9, uid=plural)
+    body["metadata"]["managedFields"] = [
+        {"manager": manager, "fieldsV1": {"f:spec": {}}},
+        {"manager": "kube-controller-manager", "fieldsV1": {"f:metadata": {}}},
+        {"manager": "someone", "subresource": "status"},
+    ]
+    store.put(plural, body)
+    found = store.one(plural, KEY, "assistant")
+    assert ("managedFields" in found["metadata"]) == kept
+    assert plural != "services" or additions(found) == additions(body)
 
 
 def test_versions_that_are_no_numbers_are_taken_as_they_come(store):
