@@ -26,13 +26,13 @@ from pathlib import Path
 from statistics import quantiles
 
 import report
-from measurement import Load, cpu_seconds
+from measurement import Load
 from octavo_contender import free_port
 from served_engine import api_process, engine_process, one_process
 from stream_client import Reader, run_load
 
 SPAWN = multiprocessing.get_context("spawn")
-START_SECONDS = 120
+START_SECONDS = 300
 USUAL, SHORT = 0.005, 0.0005  # seconds for which a thread may keep Python's lock while another wants it
 STREAMS = (1, 8, 64, 256)
 PROMPT_TOKENS = 32
@@ -62,7 +62,7 @@ class Server:
 
     def cpu(self) -> float:
         """Processor seconds of its processes so far."""
-        return sum(map(cpu_seconds, self.pids))
+        return sum(map(running_seconds, self.pids))
 
 
 @contextmanager
@@ -102,6 +102,13 @@ def two(name: str, model: str, threads: int) -> Iterator[Server]:
         yield Server(name, port, tuple(process.pid or 0 for process in processes))
 
 
+def running_seconds(pid: int) -> float:
+    """Processor seconds of a process's live threads, to the nanosecond: who sleeps and wakes by the timer's tick is
+    counted wrongly by ticks."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e9
+
+
 def accepts(port: int) -> bool:
     """Whether somebody listens."""
     with socket.socket() as probe:
@@ -137,7 +144,7 @@ def best(rows: list[Row]) -> Row:
     return max(rows, key=lambda each: each.tokens_per_second)
 
 
-def compare(model: str, threads: int, rounds: int) -> list[Row]:
+def compare(model: str, threads: int, rounds: int, loads: list[int]) -> list[Row]:
     """All loads of one model, contenders in turns."""
     with ExitStack() as stack:
         servers = [
@@ -146,13 +153,14 @@ def compare(model: str, threads: int, rounds: int) -> list[Row]:
             stack.enter_context(two("two processes", model, threads)),
         ]
         rows: list[Row] = []
-        for streams in STREAMS:
+        for streams in loads:
             load = Load(streams, PROMPT_TOKENS, OUTPUT_TOKENS[model])
             runs: dict[str, list[Row]] = {server.name: [] for server in servers}
             for number in range(rounds + 1):
                 for server in servers:
                     runs[server.name].append(measure(server, model, load, seed=number))
             rows += [best(each[1:]) for each in runs.values()]  # the first round warms up
+            print(table(rows[-len(servers) :]), file=sys.stderr, flush=True)
         return rows
 
 
@@ -173,12 +181,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="One process with a thread, or two processes?")
     parser.add_argument("--quick", action="store_true", help="one round of the null model: does it run?")
     parser.add_argument("--rounds", type=int, default=3, help="how often each load is run (default: 3)")
+    parser.add_argument("--streams", nargs="+", type=int, default=list(STREAMS))
     parser.add_argument("--models", nargs="+", default=list(OUTPUT_TOKENS), choices=list(OUTPUT_TOKENS))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the real model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     options = parser.parse_args()
     models, rounds = (["null"], 1) if options.quick else (options.models, options.rounds)
-    rows = [each for model in models for each in compare(model, options.threads, rounds)]
+    rows = [each for model in models for each in compare(model, options.threads, rounds, options.streams)]
     print(table(rows))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ from octavo_engine.tokenizer import load_tokenizer
 WINDOW = 2_048
 PAUSE_SECONDS = 0.02
 BLOCKS = 60_000
-CACHE_BYTES = 2 << 30
+CACHE_BYTES = 512 << 20  # for 256 streams of 64 tokens
 READ_BYTES = 1 << 18
 PARAMS = [field.name for field in dataclasses.fields(SamplingParams) if field.init]
 
