@@ -17,7 +17,7 @@ from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.request_heap import RequestHeap
 from octavo_engine.scheduling.waiting import WaitingQueue
 
-LOOKS = 256
+LOOKS = 64
 MIN_SHARED_TOKENS = 64
 """Less is not worth a step's wait. Nor is a prefix that is less than half of what is to be computed."""
 
@@ -111,7 +111,8 @@ class CacheAwareQueue(WaitingQueue):
         """The candidate with the longest cached prefix; of several, the one that came first."""
         self._look_again(now)
         self._open_window()
-        for _ in range(self._looks_now):
+        # Where nobody runs, nobody is kept waiting by a long look, and somebody has to be found.
+        for _ in range(self._looks if self._filling else sys.maxsize):
             request = self._candidates.first()
             if request is None or (place := self._places.get(request.id)) is None:
                 return request  # preempted requests have no place: they resume before all others
@@ -123,14 +124,9 @@ class CacheAwareQueue(WaitingQueue):
                 return request
         return None
 
-    @property
-    def _looks_now(self) -> int:
-        """Where nobody runs, nobody is kept waiting, and somebody has to be found."""
-        return self._looks if self._filling else sys.maxsize
-
     def _open_window(self) -> None:
         """Make candidates of those who arrived soon enough after the oldest."""
-        for _ in range(self._looks_now):
+        for _ in range(self._looks):
             oldest, request = self.oldest, self._later.first()
             if request is None or oldest is None or request.arrival > oldest.arrival + self._window:
                 return
@@ -147,7 +143,7 @@ class CacheAwareQueue(WaitingQueue):
         self._candidates.push((1, -place.cached, place.request.rank[1]), place.request)
 
     def _look_again(self, now: float) -> None:
-        for _ in range(min(self._looks_now, len(self._woken))):
+        for _ in range(min(self._looks, len(self._woken))):
             place = self._woken.pop(next(iter(self._woken)))
             if place.pending:
                 place.pending = False
