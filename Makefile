@@ -15,7 +15,7 @@ CLUSTER_TESTS := bash -c '$(PYTEST) -n 4 --dist loadfile -m "not soak and not al
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
-.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-autoscaling venv cluster cluster-down
+.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-profile bench-autoscaling venv cluster cluster-down
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench-cpu: venv ## Compare with vLLM on this machine's processors, under its own
 bench-why: venv ## Measure why blocks and continuous batching: one pool, used in three ways; writes docs/WHY_PAGING.md's table and picture
 	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python -m why_paging \
 		--document docs/WHY_PAGING.md --picture docs/why_paging.svg $(ARGS)
+
+bench-profile: venv ## Profile a decode step, one stream and 32; writes the table of docs/PERFORMANCE.md
+	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python benchmarks/cpu/step_profile.py --document docs/PERFORMANCE.md $(ARGS)
 
 bench-autoscaling: venv ## Compare scaling policies in virtual time; writes the table and picture of docs/AUTOSCALING.md
 	PYTHONPATH=operator:benchmarks/autoscaling $(BIN)/python -m serving_simulation \

@@ -37,6 +37,7 @@ PEER = {
     "missing": "1,247",
     "memory": "73 MB",
     "poisoned": "-",
+    "none": "-",
 }
 WRITES = {"create", "update", "patch", "delete"}
 
@@ -88,7 +89,7 @@ class Bench:
         """Waits, and returns what was written meanwhile."""
         position = self.audit_log.stat().st_size
         time.sleep(seconds)
-        return list(written(self.audit_log, position, f"system:serviceaccount:{self.namespace}:{RELEASE}"))
+        return list(written(self.audit_log, position, self.account))
 
     def latency(self, name: str) -> float:
         """Seconds from an edit that asks for another Deployment to that Deployment."""
@@ -98,6 +99,31 @@ class Bench:
         self.api.apply(path_of(SERVICES, self.namespace, name), document, manager="kubectl")
         wait(lambda: value in json.dumps(self.api.get(path)), 60, f"the change of {name}", 0.005)
         return time.monotonic() - began
+
+    def requests(self, position: int) -> int:
+        """How often the operator asked the API server for anything since a position of the audit log."""
+        return sum(1 for _ in asked(self.audit_log, position, self.account))
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Everything within happens in a namespace that no operator serves."""
+        home, self.namespace = self.namespace, f"{self.namespace}-unserved"
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        try:
+            yield
+        finally:
+            self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+            self.namespace = home
+
+    @property
+    def account(self) -> str:
+        """Whose entries of the audit log are the operator's."""
+        return f"system:serviceaccount:{self.namespace}:{RELEASE}"
+
+    def processor(self) -> float:
+        """Processor seconds that the operator has used."""
+        fields = Path(f"/proc/{self.operator.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> float:
         """Resident memory of the operator, in MiB."""
@@ -111,8 +137,8 @@ class Bench:
         return sum(item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"] for item in mine)
 
 
-def written(log: Path, position: int, account: str) -> Iterator[str]:
-    """Writes of an account in the audit log after a position, leases aside."""
+def asked(log: Path, position: int, account: str) -> Iterator[tuple[str, str]]:
+    """Verb and object of an account's requests in the audit log after a position, leases aside."""
     with log.open() as stream:
         stream.seek(position)
         for line in stream:
@@ -120,8 +146,13 @@ def written(log: Path, position: int, account: str) -> Iterator[str]:
                 continue
             entry = json.loads(line)
             target = entry.get("objectRef", {})
-            if entry["user"]["username"] == account and entry["verb"] in WRITES and target.get("resource") != "leases":
-                yield f"{entry['verb']} {target['resource']}/{target.get('name', '')}"
+            if entry["user"]["username"] == account and target.get("resource") not in ("leases", None):
+                yield entry["verb"], f"{target['resource']}/{target.get('name', '')}"
+
+
+def written(log: Path, position: int, account: str) -> Iterator[str]:
+    """Those of them that change something."""
+    return (f"{verb} {target}" for verb, target in asked(log, position, account) if verb in WRITES)
 
 
 def kubectl(*arguments: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
@@ -160,11 +191,24 @@ def first_deployment(bench: Bench) -> float:
     return median(times)
 
 
-def many_deployments(bench: Bench, count: int) -> float:
+def unserved(bench: Bench, count: int) -> float:
+    """Seconds of kubectl and the API server alone: services in a namespace that no operator serves."""
+    began = time.monotonic()
+    with bench.elsewhere():
+        bench.apply(*(bench.manifest(f"many-{number}") for number in range(count)))
+        return time.monotonic() - began
+
+
+def many_deployments(bench: Bench, count: int) -> dict[str, float]:
+    """Services at once: seconds to their Deployments, and what it costs until all are settled."""
+    position, used = bench.audit_log.stat().st_size, bench.processor()
     began = time.monotonic()
     bench.apply(*(bench.manifest(f"many-{number}") for number in range(count)))
-    wait(lambda: bench.deployments("many-") == count, 300, "all Deployments")
-    return time.monotonic() - began
+    wait(lambda: bench.deployments("many-") == count, 300, "all Deployments", 0.02)
+    seconds = time.monotonic() - began
+    bench.settle("many-", count)
+    requests = bench.requests(position) / count
+    return {"many": seconds, "requests": requests, "processor": bench.processor() - used}
 
 
 def poisoned(bench: Bench) -> tuple[float, float]:
@@ -185,8 +229,8 @@ def measured(settings: config.Settings, audit_log: Path, count: int) -> dict[str
     figures: dict[str, Any] = {"count": count, "load": os.getloadavg()[0]}
     with benched(settings, audit_log) as bench:
         figures["one"] = first_deployment(bench)
-        figures["many"] = many_deployments(bench, count)
-        bench.settle("many-", count)
+        figures["unserved"] = unserved(bench, count)
+        figures |= many_deployments(bench, count)
         steady = bench.writes_within(MINUTE)
         figures["steady"], figures["steady_writes"] = len(steady), steady[:20]
         figures["poisoned"] = poisoned(bench)
@@ -210,6 +254,9 @@ def report(figures: dict[str, Any]) -> str:
     rows = [
         ("apply to Deployment, 1 service, kubectl included", f"{figures['one']:.2f} s", PEER["one"]),
         (f"apply to {count} Deployments at zero replicas", f"{figures['many']:.1f} s", PEER["many"]),
+        ("  of these, kubectl where no operator serves", f"{figures['unserved']:.1f} s", PEER["none"]),
+        ("  requests of the operator for each until settled", f"{figures['requests']:.0f}", PEER["none"]),
+        ("  its processor time for all", f"{figures['processor']:.1f} s", PEER["none"]),
         (f"API writes in a steady minute, {count} services", str(figures["steady"]), PEER["steady"]),
         (f"API writes in a minute, {count} services wait for a model", str(figures["missing"]), PEER["missing"]),
         ("resident memory", f"{figures['memory']:.0f} MiB", PEER["memory"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def _compact(svg: str) -> str:
     """The same picture with coordinates to a tenth of a point and without blanks at the ends of lines."""
     rounded = re.sub(r"(?<![\d.-])-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}", svg)
     return "\n".join(line.strip() for line in rounded.splitlines()) + "\n"
+
+
+def linked(picture: Path, document: Path, words: str) -> str:
+    """A picture as a document shows it; `words` say what is on it."""
+    return f"![{words}]({os.path.relpath(picture, document.parent)})"
 
 
 def put(document: Path, mark: str, text: str) -> None:

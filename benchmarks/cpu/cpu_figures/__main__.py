@@ -99,9 +99,11 @@ def _write(options: argparse.Namespace, outcome: Outcome) -> None:
     place = options.json or options.folder / "figures.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(outcome.document(), indent=2) + "\n", encoding="utf-8")
-    picture.draw(outcome.figures, options.picture or options.folder / "figures.svg")
+    shown = options.picture or options.folder / "figures.svg"
+    picture.draw(outcome.figures, shown)
     if options.document:
-        published.put(options.document, "bench-cpu", outcome.text())
+        link = published.linked(shown, options.document, "Tokens a second and the slowest waits, server beside server")
+        published.put(options.document, "bench-cpu", f"{outcome.text()}\n\n{link}")
 
 
 def say(text: str) -> None:

@@ -35,7 +35,9 @@ def main() -> int:
     print(table(ways))
     picture.draw(ways, options.picture)
     if options.document:
-        published.put(options.document, "bench-why", table(ways))
+        words = "Slots taken and used, requests that run at once, tokens a second"
+        link = published.linked(options.picture, options.document, words)
+        published.put(options.document, "bench-why", f"{table(ways)}\n\n{link}")
     return 0
 
 
