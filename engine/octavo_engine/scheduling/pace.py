@@ -15,7 +15,7 @@ MIN_PROMPT_TOKENS = 4
 MIN_TELLING_TOKENS = 64
 """A step of fewer prompt tokens alone takes as long as a decode, and says little about what one of them costs."""
 LEARNING_RATE = 0.2
-STALE_STEPS = 32
+STALE_STEPS = 1024
 """So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
 LARGEST_SURPRISE = 2.0
 """A step that took more than this many times what was expected, or less than its inverse, counts as if just that."""

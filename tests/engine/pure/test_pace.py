@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from statistics import median, quantiles
 
 import pytest
 
 from octavo_engine.batch import Batch, Slice
 from octavo_engine.scheduling.pace import MIN_PROMPT_TOKENS, Pace, Pacer
-from scheduling_helpers import request, scheduler, shape, step
+from scheduling_helpers import request, run, scheduler, shape, step
 
 
 class TestPace:
@@ -160,3 +161,41 @@ class TestWithTheScheduler:
         step(made)
         made.add(long)
         assert shape(made.schedule(0.0, self.PACE)) == [(short.id, 3, 1), (long.id, 0, 200)]
+
+
+def gaps_beside_a_long_prompt(pacer: Pacer | None, noise: float = 0.1) -> tuple[list[float], list[float], int]:
+    """Eight answers and a prompt of 4,000 tokens, on a machine whose prompt tokens cost twice as much at its end.
+
+    The steps before it came and while it was computed, in seconds, and how many the latter were.
+    """
+    draw, made = random.Random(5), scheduler(budget=2048, blocks=4000, seqs=16)
+    for _ in range(8):
+        made.add(request(64, max_tokens=2000))
+    long, steps, before = request(4000, max_tokens=1), list[float](), 0
+    while long.num_output == 0:
+        if len(steps) == 60:
+            made.add(long)
+            before = len(steps)
+        batch = made.schedule(0.0, pacer.pace if pacer else None)
+        prompt = [piece for piece in batch.slices if piece.count > 1]
+        seconds = 0.008 + sum(piece.count * 0.0004 * (1 + piece.start / 4000) for piece in prompt)
+        steps.append(seconds * (1 + draw.uniform(-noise, noise)))
+        if pacer:
+            pacer.observe(batch, steps[-1])
+        run(made, batch)
+    return steps[1:before], steps[before:], len(steps) - before
+
+
+def test_a_long_prompt_does_not_stall_the_answers_beside_it():
+    before, while_, _ = gaps_beside_a_long_prompt(Pacer(1.75))
+    undisturbed = median(before)
+    assert quantiles(before + while_, n=100)[98] < 2 * undisturbed
+    assert max(while_) < 2.5 * undisturbed
+    alone = 4000 * 0.0006
+    assert sum(while_) < 1.1 * alone * 1.75 / 0.75  # it has the share of the time that the slowdown leaves it
+
+
+def test_without_a_pace_it_does():
+    before, while_, count = gaps_beside_a_long_prompt(None)
+    assert count <= 3
+    assert max(while_) > 50 * median(before)
