@@ -8,7 +8,7 @@ from statistics import median, quantiles
 import pytest
 
 from octavo_engine.batch import Batch, Slice
-from octavo_engine.scheduling.pace import MIN_PROMPT_TOKENS, Pace, Pacer
+from octavo_engine.scheduling.pace import MIN_PROMPT_TOKENS, STALE_STEPS, Pace, Pacer
 from scheduling_helpers import request, run, scheduler, shape, step
 
 
@@ -93,7 +93,7 @@ class TestPacer:
         pacer, machine = Pacer(1.5), Machine(0.01, 0.0004)
         machine.step(pacer, 0, 200)
         machine.step(pacer, 8, 0)
-        for _ in range(50):
+        for _ in range(STALE_STEPS):
             machine.step(pacer, 8, 100)
         machine.step(pacer, 8, 0)
         decodes, tokens = pacer._decode_seconds, pacer._token_seconds
