@@ -1,7 +1,8 @@
-"""The C++ decode kernel equals the plain definition, whatever the batch; it never reads what nobody wrote."""
+"""Attention in C++ equals the plain definition, whatever the batch; it never reads what nobody wrote."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_cases import TOLERANCE, Case, decode_cases, mixed_cases
+from octavo_engine.kernels.attention import choose
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
 FEW = ((0, 1), (15, 1), (16, 1), (90, 1))
@@ -21,7 +23,7 @@ def test_equals_the_plain_definition(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("head_dim", [8, 16, 40, 48, 72, 112, 192])
+@pytest.mark.parametrize("head_dim", [7, 8, 16, 40, 48, 72, 112, 192])
 def test_heads_of_any_width(head_dim: int, dtype: torch.dtype) -> None:
     assert Case(FEW, head_dim=head_dim, dtype=dtype).difference("cpu") <= TOLERANCE[dtype]
 
@@ -31,19 +33,42 @@ def test_any_number_of_heads_may_share_keys(group: int) -> None:
     assert Case(FEW, heads=2 * group, kv_heads=2).difference("cpu") <= TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_long_and_short_together_are_cut_into_pieces(threads: int) -> None:
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
-    case = Case(((1999, 1), (3, 1), (640, 1), (0, 1)), heads=9, kv_heads=3)
-    torch.set_num_threads(threads)
-    try:
-        assert all(replace(case, window=window).difference("cpu") <= TOLERANCE[torch.float32] for window in (None, 700))
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+LONG = ((1999, 1), (3, 1), (640, 1), (0, 1), (700, 90))
+
+
+@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.usefixtures("threads")
+def test_long_and_short_together_are_cut_into_pieces(window: int | None) -> None:
+    assert Case(LONG, heads=9, kv_heads=3, window=window).difference("cpu") <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_query_alone_gets_the_bits_that_it_gets_among_others(dtype: torch.dtype, threads: int) -> None:
+    """Alone, its context is shared out between the threads; among others one of them may compute all of it."""
+    case = Case(LONG, heads=9, kv_heads=3, dtype=dtype)
+    query, keys, values, layout = case.inputs()
+    together = choose("cpu").attend(query, keys, values, layout, scale=0.125)
+    for row in (0, 2):
+        alone = replace(
+            layout,
+            query_start=torch.tensor([0, 1], dtype=torch.int32),
+            context_lens=layout.context_lens[row : row + 1],
+            block_tables=layout.block_tables[row : row + 1],
+        )
+        found = choose("cpu").attend(query[row : row + 1], keys, values, alone, scale=0.125)
+        assert torch.equal(found[0], together[row]), f"with {threads} threads"
 
 
 decodes = st.lists(st.tuples(st.integers(0, 200), st.just(1)), max_size=6)
-chunks = st.lists(st.tuples(st.integers(0, 60), st.integers(2, 40)), max_size=2)
+chunks = st.lists(st.tuples(st.integers(0, 300), st.integers(2, 70)), max_size=2)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,7 +1,7 @@
 // What a step's attention is, and how it is cut into work. Plain values: the arithmetic is in attention_tile.h.
 //
-// What a query gets must not depend on who shares its step. So nothing that decides the order of its sums does: keys are
-// added in tiles and pieces that begin at fixed positions of the sequence, and pieces are always merged in order,
+// What a query gets must not depend on who shares its step. So nothing that decides the order of its sums does: keys
+// are added in tiles and pieces that begin at fixed positions of the sequence, and pieces are always merged in order,
 // whether one thread computes them or several.
 #pragma once
 
@@ -68,7 +68,7 @@ struct Plan {
     std::vector<Item> items;  // the costly ones first
     Softmaxes kept;           // of the tiles that are cut at their pieces
 
-    // Tiles of all queries; one that is more than its share of the step is cut at its pieces. `width` is a row's numbers.
+    // Tiles of all queries; one that is more than its share of the step is cut at its pieces. `width`: a row's numbers.
     void cut(const AttentionStep& step, int64_t width, int threads);
 
     // Where the results of one piece of a tile are kept, of one key/value head after the other.

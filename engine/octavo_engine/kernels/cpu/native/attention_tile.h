@@ -102,7 +102,8 @@ void turn_keys(const Rows<T>& rows, int64_t from, int64_t dim, T* keys) {
             for (int64_t i = 0; i < LANES; ++i)
                 square[i] = token + i < rows.count ? words(rows.keys[token + i] + from + d, bytes) : Words{};
             transpose(square);
-            for (int64_t i = 0; i < LANES; ++i) store(keys + (d / STEP<T> + i) * KEYS * STEP<T> + token * STEP<T>, square[i]);
+            T* to = keys + (d / STEP<T> * KEYS + token) * STEP<T>;
+            for (int64_t i = 0; i < LANES; ++i, to += KEYS * STEP<T>) store(to, square[i]);
         }
 }
 
@@ -118,13 +119,14 @@ inline void pair_values(const Rows<Bf16>& rows, int64_t from, int64_t dim, int64
 
 inline void pair_values(const Rows<float>& rows, int64_t from, int64_t dim, int64_t width, float* values) {
     for (int64_t token = 0; token < rows.count; ++token, values += width)
-        for (int64_t d = 0; d < width; d += LANES) store(values + d, load(rows.values[token] + from + d, lanes(d, dim)));
+        for (int64_t d = 0; d < width; d += LANES)
+            store(values + d, load(rows.values[token] + from + d, lanes(d, dim)));
 }
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-// c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b, `steps` words deep. Rows
-// of a lie `depth` numbers apart, those of b and c `columns` and `width`.
+// c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b, `steps` words deep.
+// Rows of a lie `depth` numbers apart, words of b `columns`, rows of c `width`.
 template <typename T, int ROWS, int VECTORS, bool ADD>
 void product_in_float(const T* a, int64_t depth, const T* b, int64_t columns, int64_t steps, float* c, int64_t width,
                       const float* shrink) {
@@ -153,7 +155,8 @@ void product_in_float(const T* a, int64_t depth, const T* b, int64_t columns, in
 
 // Numbers of bfloat16 are short enough for sums in float32.
 template <int ROWS, int VECTORS, bool ADD>
-void product(const Bf16* a, int64_t depth, const Bf16* b, int64_t columns, int64_t steps, float* c, const float* shrink) {
+void product(const Bf16* a, int64_t depth, const Bf16* b, int64_t columns, int64_t steps, float* c,
+             const float* shrink) {
     product_in_float<Bf16, ROWS, VECTORS, ADD>(a, depth, b, columns, steps, c, columns, shrink);
 }
 
@@ -243,7 +246,8 @@ inline void merge(Softmaxes into, Softmaxes piece, int64_t rows, int64_t width) 
         into.largest[row] = top;
         into.totals[row] = fma(broadcast(into.totals[row]), broadcast(keep), broadcast(piece.totals[row] * add))[0];
         for (int64_t d = row * width; d < (row + 1) * width; d += LANES)
-            store(into.outputs + d, fma(load(into.outputs + d), broadcast(keep), load(piece.outputs + d) * broadcast(add)));
+            store(into.outputs + d,
+                  fma(load(into.outputs + d), broadcast(keep), load(piece.outputs + d) * broadcast(add)));
     }
 }
 
@@ -278,8 +282,9 @@ void add_tile(const Job<T>& job, const Workspace<T>& work, const T* queries, Sof
     float shrink[TILE_ROWS];
     multiply<T, false>(rows, queries + row * work.depth, work.depth, work.keys, KEYS, work.depth / STEP<T>, scores);
     for (int64_t i = 0; i < rows; ++i) {
-        hide(scores + i * KEYS, first_key, job.position(row + i), job.step.window);
-        shrink[i] = soften(scores + i * KEYS, job.step.scale, to.largest[row + i], to.totals[row + i], weights + i * KEYS);
+        float* of = scores + i * KEYS;
+        hide(of, first_key, job.position(row + i), job.step.window);
+        shrink[i] = soften(of, job.step.scale, to.largest[row + i], to.totals[row + i], weights + i * KEYS);
     }
     ahead.fetch_some();
     multiply<T, true>(rows, weights, KEYS, work.values, work.width, up_to(count, STEP<T>) / STEP<T>,

@@ -24,7 +24,7 @@ struct LayersStep {
     const HeadsOfStep* heads;
     int64_t count, tokens;                  // layers; tokens of the step
     int64_t hidden_width, heads_width, attended_width, gated_width;
-    void *hidden;                                // [tokens][hidden_width], in and out
+    void* hidden;                              // [tokens][hidden_width], in and out
     void *normed, *turned, *attended, *gated;  // scratch, [tokens][hidden, heads, attended, gated width]
     float eps;
 };
