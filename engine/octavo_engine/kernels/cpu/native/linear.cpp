@@ -42,7 +42,8 @@ void add_up(const T* x, int64_t stride, const T* panel, int64_t steps, Sums& sum
     for (int64_t step = 0; step < steps; ++step, panel += NUMBERS) {
         const char* ahead = reinterpret_cast<const char*>(panel) + AHEAD;
 #pragma GCC unroll 2
-        for (int64_t byte = 0; byte < NUMBERS * sizeof(T); byte += LINE) __builtin_prefetch(ahead + byte, 0, SECOND_CACHE);
+        for (int64_t byte = 0; byte < NUMBERS * sizeof(T); byte += LINE)
+            __builtin_prefetch(ahead + byte, 0, SECOND_CACHE);
         const auto low = Dot<T>::load(panel), high = Dot<T>::load(panel + NUMBERS / 2);
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row) {
@@ -151,7 +152,8 @@ void linear(const Weight& weight, const T* x, int64_t stride, int64_t rows, cons
 
 // Rows of the weight as they were before packing, for an embedding that is looked up in the panels of its head: a row's
 // words lie a step apart.
-void look_up(const Weight& weight, int64_t step_inputs, const int64_t* rows, int64_t count, uint32_t* out, int threads) {
+void look_up(const Weight& weight, int64_t step_inputs, const int64_t* rows, int64_t count, uint32_t* out,
+             int threads) {
     const int64_t steps = weight.inputs / step_inputs;
     const int team = static_cast<int>(std::clamp<int64_t>(count * steps / WORTH_A_THREAD, 1, threads));
 #pragma omp parallel for num_threads(team)

@@ -3,13 +3,13 @@
 // Every source is compiled once for each target (kernels/cpu/targets.py), and everything else is written with:
 //
 //   Vec                    LANES floats in one register; + - * / work lane by lane
-//   Mask, ALL, lanes()     which lanes count; a masked load reads no others, and they are 0; a masked store writes no others
+//   Mask, ALL, lanes()     which lanes count: a masked load reads no others (they are 0), a masked store writes no others
 //   load, store            of float and of Bf16, which is rounded to nearest, ties to even, as torch does
 //   broadcast, zero, fma, larger, nearest, scaled, absolute, where_negative, select, sum, largest, sums_of
 //   Doubles                LANES doubles, where float32 would lose too much: wide, narrow, +, fma, sum
 //   Dot<T>                 products of numbers as they are stored, summed in float32: of Bf16 two at a time
-//   Words                  LANES words of 4 bytes: words reads at most so many bytes, 0 after them; pairs makes words of two
-//                          rows of Bf16; transpose exchanges rows and columns of LANES of them; store
+//   Words                  LANES words of 4 bytes: words reads at most so many bytes, then 0; pairs makes words of
+//                          two rows of Bf16; transpose exchanges rows and columns of LANES of them; store
 //   TILE_ROWS              rows of a register tile two vectors wide: with its operands it fills the registers
 //   exponential, silu
 #pragma once

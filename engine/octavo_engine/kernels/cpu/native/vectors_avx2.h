@@ -9,7 +9,7 @@ namespace octavo {
 using Vec = __m256;
 
 constexpr int64_t LANES = 8;
-constexpr int64_t TILE_ROWS = 4;  // eight sums, four halves of weights, two of what they meet; ten sums would be spilled
+constexpr int64_t TILE_ROWS = 4;  // eight sums, four halves of weights, two of what they meet; ten sums would spill
 
 struct Mask {
     int64_t count;

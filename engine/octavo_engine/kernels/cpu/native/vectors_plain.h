@@ -6,7 +6,7 @@
 namespace octavo {
 
 constexpr int64_t LANES = 4;
-constexpr int64_t TILE_ROWS = 4;  // eight sums; with the halves of weights and of what they meet, under sixteen registers
+constexpr int64_t TILE_ROWS = 4;  // eight sums, four halves of weights, two of what they meet: sixteen registers
 
 typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
