@@ -3,7 +3,7 @@
 // Every source is compiled once for each target (kernels/cpu/targets.py), and everything else is written with:
 //
 //   Vec                    LANES floats in one register; + - * / work lane by lane
-//   Mask, ALL, lanes()     which lanes count: a masked load reads no others (they are 0), a masked store writes no others
+//   Mask, ALL, lanes()     which lanes count: others are neither read (they are 0 then) nor written
 //   load, store            of float and of Bf16, which is rounded to nearest, ties to even, as torch does
 //   broadcast, zero, fma, larger, nearest, scaled, absolute, where_negative, select, sum, largest, sums_of
 //   Doubles                LANES doubles, where float32 would lose too much: wide, narrow, +, fma, sum
