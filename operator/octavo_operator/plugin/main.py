@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     talk.add_argument("-m", "--message", help="say this, print the answer, and end")
     talk.add_argument("--system", help="system message")
     talk.add_argument("--max-tokens", type=int, help="longest answer, in tokens")
+    talk.add_argument("--temperature", type=float, help="0: the likeliest answer; default: the server's")
     talk.add_argument("--api-key", default=os.environ.get("OCTAVO_API_KEY", ""), help="default: $OCTAVO_API_KEY")
     checked = verb("validate", validate_files, "check files as the API server would, without one", needs_cluster=False)
     checked.add_argument("files", nargs="+", type=Path, help="YAML files; - reads standard input")
@@ -140,9 +141,9 @@ def hold_chat(options: argparse.Namespace) -> int:
     with chat.forwarded(cluster, service["metadata"]["namespace"], options.name) as base:
         for text in [options.message] if options.message else _typed():
             messages.append({"role": "user", "content": text})
-            body = {"model": model, "messages": messages}
-            if options.max_tokens:
-                body["max_tokens"] = options.max_tokens
+            wishes = {"max_tokens": options.max_tokens, "temperature": options.temperature}
+            given = {name: value for name, value in wishes.items() if value is not None}
+            body = {"model": model, "messages": messages} | given
             messages.append({"role": "assistant", "content": _say(base, body, options.api_key)})
     return 0
 
