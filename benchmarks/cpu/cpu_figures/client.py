@@ -7,9 +7,7 @@ import os
 import select
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 from types import TracebackType
 from typing import Any, Self
 
@@ -115,17 +113,6 @@ def read(result: dict[str, Any], load: Load) -> Figures:
         itl_median=result["median_itl_ms"] * MILLI,
         itl_p99=result["p99_itl_ms"] * MILLI,
         tpot_mean=result["mean_tpot_ms"] * MILLI,
-        step=_step(result["ttfts"], result["itls"]),
         ttfts=tuple(result["ttfts"]),
         prompt_tokens=result["total_input_tokens"],
     )
-
-
-def _step(ttfts: Sequence[float], itls: Sequence[Sequence[float]]) -> float:
-    """From the request whose first token came last: no prompt is computed any more, and nobody has ended for a while.
-
-    A mean, not a median: a client that is late finds two tokens at once.
-    """
-    last = max(range(len(ttfts)), key=ttfts.__getitem__)
-    early = itls[last][: max(1, len(itls[last]) // 2)]
-    return mean(early) if early else 0.0

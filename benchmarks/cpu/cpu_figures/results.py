@@ -22,7 +22,6 @@ class Figures:
     itl_median: float  # between two tokens of a stream
     itl_p99: float
     tpot_mean: float  # a request's time after its first token, for each token
-    step: float  # mean time between tokens while all streams decode; of use where all requests run at once
     ttfts: tuple[float, ...]  # in the order in which requests were sent
     prompt_tokens: int  # of all requests
 
