@@ -124,6 +124,11 @@ def test_a_short_answer_is_an_error_and_never_fast() -> None:
         client.read(result, load)
 
 
+def test_no_two_loads_begin_alike() -> None:
+    seeds = {load.seed(number) for load in loads.FULL for number in range(2)}
+    assert len(seeds) == 2 * len(loads.FULL)
+
+
 def test_the_clients_words_become_seconds() -> None:
     load = loads.Load("x", streams=2, prompts=2, prompt_tokens=8, output_tokens=5)
     result: dict[str, Any] = dict.fromkeys(

@@ -116,7 +116,7 @@ class Run:
     def _ask(self, client: LoadClient, server: Server, contender: Contender, load: Load, number: int) -> None:
         server.resume()
         try:
-            found = client.ask(load, port=server.port, seed=number + 1)
+            found = client.ask(load, port=server.port, seed=load.seed(number))
         except ClientFailed as error:
             raise ClientFailed(f"{contender.name}, {load.name}: {error}\n{server.log()}") from None
         finally:
