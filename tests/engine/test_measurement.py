@@ -14,7 +14,7 @@ import torch
 from octavo_engine import cli, machine_cache
 from octavo_engine.devices import DEVICES
 from octavo_engine.doctor.command import doctor
-from octavo_engine.doctor.facts import Scrape
+from octavo_engine.explain.scrape import Scrape
 from octavo_engine.roofline import Machine
 from octavo_engine.runtime import measurement
 from serving_process import ServingProcess, serving_process
@@ -118,8 +118,9 @@ def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
 
 
 def test_a_real_engine_says_what_its_steps_reached(server):
-    scrape = Scrape.of(0.0, server.management("/metrics").text)
-    shares = {(labels["phase"], labels["bound"]): value for labels, value in scrape.values["octavo_roofline_ratio"]}
+    scrape = Scrape.read(server.management("/metrics").text, 0.0)
+    ratios = ((dict(labels), value) for labels, value in scrape.series["octavo_roofline_ratio"].items())
+    shares = {(labels["phase"], labels["bound"]): value for labels, value in ratios}
     assert set(shares) == {
         (phase, bound) for phase in ("prefill", "decode", "mixed") for bound in ("memory", "compute")
     }

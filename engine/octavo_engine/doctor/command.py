@@ -11,11 +11,11 @@ from typing import Self, TextIO
 
 from octavo_engine.config import FlagParser
 from octavo_engine.doctor.diagnosis import Finding, diagnose
-from octavo_engine.doctor.facts import Facts, NotAnEngine, Scrape, between
+from octavo_engine.doctor.facts import Facts, between
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.explain.fetching import ManagementPort, NoAnswer, NotKnown
+from octavo_engine.explain.fetching import DEFAULT_URL, ManagementPort, NoAnswer, NotKnown
+from octavo_engine.explain.scrape import NotAnEngine, Scrape
 
-DEFAULT_URL = "http://127.0.0.1:8001"
 LOOKS = 11  # over the whole time
 CANNOT_WORK, NO_ANSWER = 2, 3
 
@@ -68,7 +68,7 @@ def look(port: ManagementPort, seconds: float, sleep: Callable[[float], object])
     for number in range(LOOKS):
         if number:
             sleep(seconds / (LOOKS - 1))
-        scrapes.append(Scrape.of(time.monotonic(), port.text("metrics")))
+        scrapes.append(Scrape.read(port.text("metrics"), time.monotonic()))
     return scrapes
 
 

@@ -5,49 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from octavo_engine.errors import OctavoError
+from octavo_engine.explain.scrape import Scrape
 
 PHASES = ("prefill", "decode", "mixed")
 BOUNDS = ("memory", "compute")
-
-
-class NotAnEngine(OctavoError):
-    """What answers has metrics, but not ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """One answer of `/metrics`; `at` is in seconds on the asker's clock."""
-
-    at: float
-    values: Mapping[str, Sequence[tuple[Mapping[str, str], float]]]  # by series name: labels and value
-
-    @classmethod
-    def of(cls, at: float, text: str) -> Scrape:
-        """Read the text; raises NotAnEngine."""
-        values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-        try:
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    values.setdefault(sample.name, []).append((sample.labels, sample.value))
-        except ValueError as error:
-            raise NotAnEngine("its /metrics cannot be read") from error
-        if "octavo_requests_running" not in values:
-            raise NotAnEngine("its /metrics are not an Octavo engine's: ask the management port, 8001")
-        return cls(at, values)
-
-    def total(self, name: str) -> float:
-        """The sum over all labels."""
-        return sum(value for _, value in self.values.get(name, ()))
-
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """The sums by one label."""
-        found: dict[str, float] = {}
-        for labels, value in self.values.get(name, ()):
-            found[labels.get(label, "")] = found.get(labels.get(label, ""), 0.0) + value
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +75,4 @@ def _full(rejected: Mapping[str, float]) -> float:
 
 
 def _shares(scrape: Scrape, phase: str) -> dict[str, float]:
-    found = dict.fromkeys(BOUNDS, 0.0)
-    for labels, value in scrape.values.get("octavo_roofline_ratio", ()):
-        if labels.get("phase") == phase and labels.get("bound") in found:
-            found[labels["bound"]] = value
-    return found
+    return {bound: scrape.value("octavo_roofline_ratio", phase=phase, bound=bound) for bound in BOUNDS}

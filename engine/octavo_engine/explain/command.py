@@ -12,10 +12,9 @@ from typing import Self, TextIO
 from octavo_engine.config import FlagParser
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.explain.advice import advice, queue_advice
-from octavo_engine.explain.fetching import ManagementPort, NoAnswer, NotKnown
+from octavo_engine.explain.fetching import DEFAULT_URL, ManagementPort, NoAnswer, NotKnown
 from octavo_engine.explain.report import Style, queue_report, request_report
 
-DEFAULT_URL = "http://127.0.0.1:8001"
 NAMES = re.compile(r"[A-Za-z0-9_.-]+")
 NOT_KNOWN, WRONG, NO_ANSWER = 1, 2, 3
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from octavo_engine.errors import InvalidConfiguration, OctavoError
 
+DEFAULT_URL = "http://127.0.0.1:8001"
 SECONDS = 10.0
 MAX_BYTES = 16 * 1024 * 1024
 

@@ -10,8 +10,14 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo_engine.errors import OctavoError
+
 Labels = frozenset[tuple[str, str]]
 UNTOLD = ("model_name",)  # the same in all series
+
+
+class NotAnEngine(OctavoError):
+    """What answers has no metrics, or not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +29,34 @@ class Scrape:
 
     @classmethod
     def read(cls, text: str, at: float) -> Scrape:
-        """Parse Prometheus' text format; raises ValueError."""
+        """Parse Prometheus' text format; raises NotAnEngine."""
         series: dict[str, dict[Labels, float]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                labels = frozenset(item for item in sample.labels.items() if item[0] not in UNTOLD)
-                series.setdefault(sample.name, {})[labels] = sample.value
+        try:
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    labels = frozenset(item for item in sample.labels.items() if item[0] not in UNTOLD)
+                    series.setdefault(sample.name, {})[labels] = sample.value
+        except ValueError as error:
+            raise NotAnEngine("its /metrics cannot be read") from error
+        if "octavo_requests_running" not in series:
+            raise NotAnEngine("its /metrics are not an Octavo engine's: ask the management port, 8001")
         return cls(at, series)
 
     def value(self, name: str, **labels: str) -> float:
         """One series; 0 where there is none."""
         return self.series.get(name, {}).get(frozenset(labels.items()), 0.0)
 
+    def total(self, name: str) -> float:
+        """The sum over all labels."""
+        return sum(self.series.get(name, {}).values())
+
     def by(self, name: str, label: str) -> dict[str, float]:
-        """A family that has one label, by its values."""
-        return {dict(labels).get(label, ""): value for labels, value in self.series.get(name, {}).items()}
+        """The sums by the values of one label."""
+        found: dict[str, float] = {}
+        for labels, value in self.series.get(name, {}).items():
+            key = dict(labels).get(label, "")
+            found[key] = found.get(key, 0.0) + value
+        return found
 
 
 @dataclass(frozen=True, slots=True)

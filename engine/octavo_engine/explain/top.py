@@ -11,11 +11,11 @@ from typing import Any, Self, TextIO
 
 from octavo_engine.config import FlagParser
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.explain.command import DEFAULT_URL, NO_ANSWER, WRONG, style_of
-from octavo_engine.explain.fetching import ManagementPort, NoAnswer, NotKnown
+from octavo_engine.explain.command import NO_ANSWER, WRONG, style_of
+from octavo_engine.explain.fetching import DEFAULT_URL, ManagementPort, NoAnswer, NotKnown
 from octavo_engine.explain.report import Style
 from octavo_engine.explain.report import seconds as spell
-from octavo_engine.explain.scrape import Between, Scrape
+from octavo_engine.explain.scrape import Between, NotAnEngine, Scrape
 
 FRAMES_KEPT = 60
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -130,7 +130,7 @@ def top(
     except InvalidConfiguration as error:
         print(f"octavo top: {error}", file=sys.stderr)  # noqa: T201
         return WRONG
-    except (NoAnswer, NotKnown) as error:
+    except (NoAnswer, NotAnEngine, NotKnown) as error:
         print(f"octavo top: {error}", file=sys.stderr)  # noqa: T201
         return NO_ANSWER
     return 0

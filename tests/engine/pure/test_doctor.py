@@ -14,8 +14,9 @@ from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.doctor import command
 from octavo_engine.doctor.command import as_document, doctor, report
 from octavo_engine.doctor.diagnosis import Limiter, diagnose
-from octavo_engine.doctor.facts import Facts, NotAnEngine, Scrape, between
+from octavo_engine.doctor.facts import Facts, between
 from octavo_engine.explain.fetching import NoAnswer
+from octavo_engine.explain.scrape import NotAnEngine, Scrape
 from octavo_engine.metrics import Metrics
 from octavo_engine.model.costs import cost_of
 from octavo_engine.request import RejectReason, Request, SamplingParams, WaitReason
@@ -110,7 +111,7 @@ class Engine:
         self.now += seconds
 
     def scrape(self) -> Scrape:
-        return Scrape.of(self.now, generate_latest(self.registry).decode())
+        return Scrape.read(generate_latest(self.registry).decode(), self.now)
 
 
 def test_facts_are_read_from_an_engines_own_metrics():
@@ -151,7 +152,7 @@ def test_a_process_that_was_started_anew_has_done_nothing_negative():
 @pytest.mark.parametrize("text", ["", "up 1\n", "octavo_requests_running{ 3", "<html>"])
 def test_what_is_no_engine_is_said_so(text):
     with pytest.raises(NotAnEngine, match="metrics"):
-        Scrape.of(0.0, text)
+        Scrape.read(text, 0.0)
 
 
 def test_the_report_begins_with_what_happened_and_the_limiter():

@@ -6,6 +6,7 @@ import io
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -111,10 +112,10 @@ def test_lines_of_blocks() -> None:
     assert sparkline([]) == ""
 
 
-@pytest.fixture
-def url() -> Iterator[str]:
+@contextmanager
+def management_port(metrics: bytes) -> Iterator[str]:
     """A management port that says the same again and again."""
-    body = {"/metrics": Engine().text().encode(), "/load": json.dumps(LOAD).encode()}
+    body = {"/metrics": metrics, "/load": json.dumps(LOAD).encode()}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -130,6 +131,22 @@ def url() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
         thread.join(10)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with management_port(Engine().text().encode()) as address:
+        yield address
+
+
+@pytest.mark.parametrize("metrics", [b"<html>", b"python_info 1.0\n", b""])
+@pytest.mark.parametrize("command", [["top", "--once", "--interval", "0.1"], ["doctor", "--seconds", "0.1"]])
+def test_metrics_of_another_program_are_told_in_a_line(
+    command: list[str], metrics: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with management_port(metrics) as address:
+        assert cli.main([*command, "--url", address]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_once_is_one_page(url: str, capsys: pytest.CaptureFixture[str]) -> None:
