@@ -1,7 +1,7 @@
 """The matrix products of a decoder, with what follows each of them: a residual to add, or a gate to apply.
 
-Three sets: torch's own operations anywhere; on a CPU our own (`cpu.linear`) for bfloat16 and float32 where they run,
-else for bfloat16 oneDNN's packed ones (`onednn_linear`).
+Torch's own operations anywhere; on a CPU our own (`cpu.linear`) for bfloat16 and float32 where they run, else for
+bfloat16 oneDNN's packed ones (`onednn_linear`); on CUDA torch's with our own around them (`triton.linear`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
+
+from octavo_engine.kernels.quantized import QuantizedGatedLinear, QuantizedLinear, QuantizedMatrix, QuantizedRows
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +51,36 @@ class Tied(NamedTuple):
     head: Projection
 
 
+def plain_quantized(weight: QuantizedMatrix, bias: Tensor | None, _dtype: torch.dtype) -> Projection:
+    """Dequantized at each call."""
+    return QuantizedLinear(weight, bias)
+
+
+def plain_quantized_gated(weight: QuantizedMatrix, bias: Tensor | None, _dtype: torch.dtype) -> GatedProjection:
+    """The same for a gated MLP."""
+    return QuantizedGatedLinear(QuantizedLinear(weight, bias))
+
+
+def plain_quantized_tied(embedding: QuantizedMatrix, dtype: torch.dtype) -> Tied:
+    """The same for both uses of an embedding."""
+    return Tied(QuantizedRows(embedding, dtype), QuantizedLinear(embedding))
+
+
 @dataclass(frozen=True, slots=True)
 class LinearKernels:
-    """How weights become projections. All functions may keep their arguments or a packed copy."""
+    """How weights become projections. All functions may keep their arguments or a packed copy.
+
+    Those for quantized weights are told the type of the model's numbers, which the weight does not show.
+    """
 
     name: str
     projection: Callable[[Tensor, Tensor | None], Projection]  # (weight [out, in], bias [out])
     gated: Callable[[Tensor, Tensor | None], GatedProjection]  # the same, with the rows of gate above those of up
     tied: Callable[[Tensor], Tied]  # (embedding [vocab, hidden])
+    quantized: Callable[[QuantizedMatrix, Tensor | None, torch.dtype], Projection] = plain_quantized
+    quantized_gated: Callable[[QuantizedMatrix, Tensor | None, torch.dtype], GatedProjection] = plain_quantized_gated
+    quantized_tied: Callable[[QuantizedMatrix, torch.dtype], Tied] = plain_quantized_tied
+    multiplies_codes: bool = False  # those for quantized weights are fast: better not expand one
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +131,11 @@ PLAIN = LinearKernels("torch", Linear, GatedLinear, plain_tied)
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> LinearKernels:
     """The fastest set for weights of that type on that device, imported on demand."""
-    if device.type != "cpu":
-        return PLAIN
+    if device.type == "cuda":
+        from octavo_engine.kernels.triton import linear as launched  # noqa: PLC0415
+        from octavo_engine.kernels.triton.targets import target_of  # noqa: PLC0415
+
+        return launched.kernels_on(target_of(device))
     if dtype not in (torch.bfloat16, torch.float32):
         log.warning(
             "on a processor, %s is left to torch's own operations: --dtype bfloat16 is several times faster", dtype

@@ -1,0 +1,28 @@
+"""A config's `quantization_config` as a Quantization. What cannot be run is refused here, before a weight is read.
+
+One module for each method: `awq`, `gptq` and `compressed-tensors` write different fields for the same few facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from octavo_engine.errors import ModelUnsupported
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization import Quantization
+from octavo_engine.model.quantization_methods import awq, compressed_tensors, gptq
+
+READERS: Mapping[str, Callable[[Fields], Quantization]] = MappingProxyType(
+    {"awq": awq.read, "gptq": gptq.read, "compressed-tensors": compressed_tensors.read}
+)
+
+
+def read_quantization(config: Fields) -> Quantization:
+    """How the checkpoint is quantized; raises ModelUnsupported naming what is not supported, or CheckpointInvalid."""
+    method = config.values.get("quant_method")
+    if not isinstance(method, str) or method not in READERS:
+        raise ModelUnsupported(
+            f"the checkpoint is quantized by {str(method)[:40]!r}; supported are {', '.join(READERS)}, and GGUF files"
+        )
+    return READERS[method](config)
