@@ -20,10 +20,12 @@ log = logging.getLogger(__name__)
 SUFFIXES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 SIGNATURES: dict[str, tuple[type, ...]] = {}
 for _suffix in SUFFIXES.values():
-    # weight, x, stride, rows, residual, out, wide_out, threads
-    SIGNATURES[f"octavo_linear_{_suffix}"] = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 3, c_int)
-    # weight, rows, count, out, threads
-    SIGNATURES[f"octavo_rows_{_suffix}"] = (*[c_void_p] * 2, c_int64, c_void_p, c_int)
+    for _kind in ("linear", "quantized"):
+        # weight, x, stride, rows, residual, out, wide_out, threads
+        SIGNATURES[f"octavo_{_kind}_{_suffix}"] = (*[c_void_p] * 2, *[c_int64] * 2, *[c_void_p] * 3, c_int)
+    for _kind in ("rows", "quantized_rows"):
+        # weight, rows, count, out, threads
+        SIGNATURES[f"octavo_{_kind}_{_suffix}"] = (*[c_void_p] * 2, c_int64, c_void_p, c_int)
     # x, weight, out, rows, width, eps, threads
     SIGNATURES[f"octavo_rms_norm_{_suffix}"] = (*[c_void_p] * 3, c_int64, c_int64, c_float, c_int)
     # step, heads, query_norm, key_norm, keys, values, threads

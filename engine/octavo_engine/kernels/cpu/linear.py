@@ -10,13 +10,15 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu import quantized
 from octavo_engine.kernels.cpu.arena import WEIGHTS
 from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels, lanes
+from octavo_engine.kernels.cpu.packing import Kind, PackedGatedLinear, PackedLinear, interleave, padded
 from octavo_engine.kernels.linear import (
     GatedLinear,
     GatedProjection,
@@ -44,6 +46,7 @@ class Weight(ctypes.Structure):
 class Packed:
     """A packed weight and the memory behind it."""
 
+    kind: ClassVar[Kind] = Kind.PLAIN
     panels: Tensor  # bfloat16 [panels, inputs / 2, panel, 2] or float32 [panels, inputs, panel, 1]; panel: two vectors
     bias: Tensor | None  # float32 [panels * panel]
     outputs: int
@@ -94,47 +97,6 @@ def inputs_of_a_step(weight: Tensor) -> int:
     return 4 // weight.element_size()
 
 
-def padded(weight: Tensor, width: int) -> Tensor:
-    """`[out, in]` with rows of zero up to whole panels of two vectors of `width`."""
-    return torch.nn.functional.pad(weight, (0, 0, 0, -len(weight) % (2 * width)))
-
-
-def interleave(weight: Tensor, width: int) -> Tensor:
-    """`[2 * out, in]`, gate above up, as panels of `width` rows of gate and the same of up."""
-    halves = [torch.nn.functional.pad(half, (0, 0, 0, -len(half) % width)) for half in weight.chunk(2)]
-    return torch.stack([half.view(-1, width, half.shape[1]) for half in halves], dim=1).flatten(0, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class PackedLinear:
-    """The packed Projection."""
-
-    weight: Packed
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """`[tokens, out]`."""
-        return self.weight.times(x, None)
-
-    def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Adds in place, before rounding."""
-        return self.weight.times(x, residual)
-
-    def wide(self, x: Tensor) -> Tensor:
-        """float32 `[tokens, out]`, never rounded to bfloat16."""
-        return self.weight.times(x, None, wide=True)
-
-
-@dataclass(frozen=True, slots=True)
-class PackedGatedLinear:
-    """The packed GatedProjection."""
-
-    weight: Packed
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """`[tokens, intermediate]`."""
-        return self.weight.times(x, None)
-
-
 def packs(weight: Tensor) -> bool:
     """False for an odd number of inputs in bfloat16, which no real model has."""
     return weight.shape[1] % inputs_of_a_step(weight) == 0
@@ -158,4 +120,13 @@ def tied(weight: Tensor) -> Tied:
     return Tied(packed.rows, PackedLinear(packed))
 
 
-KERNELS = LinearKernels("cpu", projection, gated, tied)
+KERNELS = LinearKernels(
+    "cpu",
+    projection,
+    gated,
+    tied,
+    quantized=quantized.projection,
+    quantized_gated=quantized.gated,
+    quantized_tied=quantized.tied,
+    multiplies_codes=True,
+)
