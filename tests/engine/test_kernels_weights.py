@@ -8,37 +8,28 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from gguf_files import random_blocks
 from octavo_engine.kernels import dequant, onednn_linear
 from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.linear import PLAIN, choose_linear
 from octavo_engine.model.gguf_source import SLICE_WEIGHTS, decode
 
 pytestmark = pytest.mark.engine
-HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}  # where blocks hold float16 scales
-
-
-def random_blocks(name: str, count: int) -> torch.Tensor:
-    """Arbitrary bits, but finite scales of ordinary size."""
-    source = np.random.default_rng(0)
-    blocks = source.integers(0, 256, (count, GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]), dtype=np.uint8)
-    for place in HALVES[name]:
-        blocks[:, place : place + 2] = source.normal(0, 0.1, (count, 1)).astype(np.float16).view(np.uint8)
-    return torch.from_numpy(blocks)
 
 
 @pytest.mark.parametrize("name", dequant.BY_NAME)
 def test_dequantization_equals_the_library(name: str) -> None:
     blocks = random_blocks(name, 300)
-    wanted = torch.from_numpy(dequantize(blocks.numpy(), GGMLQuantizationType[name]))
-    assert torch.equal(dequant.BY_NAME[name](blocks), wanted)
+    wanted = torch.from_numpy(dequantize(blocks, GGMLQuantizationType[name]))
+    assert torch.equal(dequant.BY_NAME[name].expanded(torch.from_numpy(blocks)), wanted)
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q6_K"])
 def test_slices_make_a_whole(name: str) -> None:
     kind = GGMLQuantizationType[name]
     blocks = random_blocks(name, 2 * SLICE_WEIGHTS // GGML_QUANT_SIZES[kind][0] + 3)
-    wanted = torch.from_numpy(dequantize(blocks.numpy(), kind)).flatten()
-    assert torch.equal(decode(blocks.flatten(), kind, torch.float32), wanted)
+    wanted = torch.from_numpy(dequantize(blocks, kind)).flatten()
+    assert torch.equal(decode(torch.from_numpy(blocks).flatten(), kind, torch.float32), wanted)
 
 
 @pytest.mark.parametrize("name", ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K"])

@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file under Hugging Face's names, dequantized as they are read."""
+"""Tensors of a GGUF file under Hugging Face's names: expanded as they are read, or kept in few bits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from gguf.quants import dequantize as library_dequantize
 from torch import Tensor
 
 from octavo_engine.kernels import dequant
+from octavo_engine.kernels.quantized import QuantizedMatrix
 from octavo_engine.model.architecture import ModelSpec, family_of
 from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.model.gguf_tensors import KINDS, block_size, stored_bytes, tensors_of
+from octavo_engine.model.parameters import Part
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SLICE_WEIGHTS = 1 << 17
@@ -36,15 +38,33 @@ class GgufSource:
         """The stored bytes of every tensor."""
         return self._sizes
 
+    def quantized(self, part: Part) -> QuantizedMatrix | None:
+        """The weight as its blocks say, in Hugging Face's row order; None where the spec wants it expanded."""
+        if part.scheme is None:
+            return None
+        kind = KINDS[self._tensors[part.name].kind]
+        blocks = self._raw(part.name).view(-1, block_size(kind)[1])
+        matrix = dequant.BY_NAME[kind.name].matrix(blocks, part.shape[0])
+        heads = self._permuted_heads(part.name)
+        return matrix if heads is None else matrix.rows(unpermute(torch.arange(part.shape[0]), heads))
+
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         """The tensor in `dtype`, dequantized in float32, in Hugging Face's row order."""
-        info = self._tensors[name]
-        raw = torch.frombuffer(self._file.data, dtype=torch.uint8, count=self._sizes[name], offset=info.offset)
-        tensor = decode(raw, KINDS[info.kind], dtype).view(info.shape)
-        if family_of(self._spec.architecture).gguf_permuted:
-            heads = {".q_proj.": self._spec.heads, ".k_proj.": self._spec.kv_heads}
-            tensor = next((unpermute(tensor, count) for part, count in heads.items() if part in name), tensor)
-        return tensor
+        info, heads = self._tensors[name], self._permuted_heads(name)
+        tensor = decode(self._raw(name), KINDS[info.kind], dtype).view(info.shape)
+        return tensor if heads is None else unpermute(tensor, heads)
+
+    def _raw(self, name: str) -> Tensor:
+        """The stored bytes, uint8 `[bytes]`."""
+        offset = self._tensors[name].offset
+        return torch.frombuffer(self._file.data, dtype=torch.uint8, count=self._sizes[name], offset=offset)
+
+    def _permuted_heads(self, name: str) -> int | None:
+        """The heads whose rows llama.cpp has in another order; None where it leaves them."""
+        if not family_of(self._spec.architecture).gguf_permuted:
+            return None
+        heads = {".q_proj.": self._spec.heads, ".k_proj.": self._spec.kv_heads}
+        return next((count for part, count in heads.items() if part in name), None)
 
 
 def decode(raw: Tensor, kind: GGMLQuantizationType, dtype: torch.dtype) -> Tensor:
@@ -62,7 +82,7 @@ def decode(raw: Tensor, kind: GGMLQuantizationType, dtype: torch.dtype) -> Tenso
 
 def _dequantize(blocks: Tensor, kind: GGMLQuantizationType) -> Tensor:
     fast = dequant.BY_NAME.get(kind.name)
-    return fast(blocks) if fast else torch.from_numpy(library_dequantize(blocks.numpy(), kind))
+    return fast.expanded(blocks) if fast else torch.from_numpy(library_dequantize(blocks.numpy(), kind))
 
 
 def unpermute(tensor: Tensor, heads: int) -> Tensor:
