@@ -6,15 +6,19 @@ import json
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported, StartupError
 from octavo_engine.kernels.attention import choose
+from octavo_engine.model.architecture import FAMILIES
 from octavo_engine.model.loading import load_model
 from octavo_engine.model.spec import read_spec
 from tiny_models import make_model, save_model
@@ -22,6 +26,7 @@ from tiny_models import make_model, save_model
 pytestmark = pytest.mark.engine
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+LAST = "model.norm.weight"  # of those in the file
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,10 @@ def edit_header(directory: Path, change: Callable[[dict[str, Any]], object]) -> 
     change(header)
     text = json.dumps(header).encode()
     (directory / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+
+def shift(tensor: dict[str, Any], by: int) -> None:
+    tensor["data_offsets"] = [place + by for place in tensor["data_offsets"]]
 
 
 def edit_index(directory: Path, change: Callable[[dict[str, str]], object]) -> None:
@@ -115,6 +124,15 @@ def test_a_truncated_file(length: int, checkpoint: Path) -> None:
     "change",
     [
         lambda header: header[Q_PROJ].update(data_offsets=header["lm_head.weight"]["data_offsets"]),
+        lambda header: [shift(tensor, 4) for name, tensor in header.items() if name == LAST],
+        lambda header: [shift(tensor, 4) for name, tensor in header.items() if name != "__metadata__"],
+        lambda header: header.pop(LAST),
+        lambda header: header[Q_PROJ].update(shape=[48, 47]),
+        lambda header: header[Q_PROJ].update(dtype="BF16"),
+        lambda header: header[Q_PROJ].update(shape=[48.0, 48]),
+        lambda header: header[Q_PROJ].update(shape=48),
+        lambda header: header[Q_PROJ].pop("data_offsets"),
+        lambda header: header.update({Q_PROJ: []}),
         lambda header: header[Q_PROJ].update(data_offsets=[0, 1 << 60]),
         lambda header: header[Q_PROJ].update(data_offsets=[-1, 4]),
         lambda header: header[Q_PROJ].update(dtype="F31"),
@@ -123,11 +141,61 @@ def test_a_truncated_file(length: int, checkpoint: Path) -> None:
             {f"t{i}": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(100_000)}
         ),
     ],
-    ids=["overlap", "beyond", "negative", "dtype", "huge", "many"],
+    ids=[
+        *("overlap", "gap", "late", "unclaimed", "short", "narrow", "fraction", "no shape", "no place", "no object"),
+        *("beyond", "negative", "dtype", "huge", "many"),
+    ],
 )
 def test_a_lying_header(change: Callable[[Any], object], checkpoint: Path) -> None:
     edit_header(checkpoint, change)
     with pytest.raises(CheckpointInvalid, match=WEIGHTS):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'{"a": NaN}', b"\xff\xfe", b"[" * 5000], ids=str)
+def test_a_header_that_is_no_object(text: bytes, checkpoint: Path) -> None:
+    (checkpoint / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text)
+    with pytest.raises(CheckpointInvalid, match=WEIGHTS):
+        load(checkpoint)
+
+
+def test_a_tensor_that_is_described_twice(checkpoint: Path) -> None:
+    """Readers differ in which description they take; with one of them this file would be another model."""
+    data = (checkpoint / WEIGHTS).read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    text = json.dumps(header)[:-1] + f', "{Q_PROJ}": {json.dumps(header[Q_PROJ])}}}'
+    (checkpoint / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text.encode() + data[8 + size :])
+    with pytest.raises(CheckpointInvalid, match=f"{WEIGHTS}.*twice"):
+        load(checkpoint)
+
+
+def test_bytes_behind_the_last_tensor(checkpoint: Path) -> None:
+    with (checkpoint / WEIGHTS).open("ab") as file:
+        file.write(bytes(4))
+    with pytest.raises(CheckpointInvalid, match=WEIGHTS):
+        load(checkpoint)
+
+
+@settings(max_examples=100, deadline=None)
+@given(changes=st.lists(st.tuples(st.integers(0, 2999), st.integers(0, 255)), min_size=1, max_size=6))
+def test_no_damage_of_a_header_escapes_the_error_tree(
+    changes: list[tuple[int, int]], good: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("fuzz")
+    data = bytearray((good / WEIGHTS).read_bytes())
+    for offset, value in changes:
+        data[offset] = value
+    (place / WEIGHTS).write_bytes(data)
+    (place / "config.json").write_bytes((good / "config.json").read_bytes())
+    with suppress(StartupError):  # refused, by name; or a number within the weights, or metadata
+        load(place)
+
+
+def test_an_unknown_architecture_is_refused_before_a_weight_file_is_opened(checkpoint: Path) -> None:
+    edit_config(checkpoint, architectures=["GPT2LMHeadModel"])
+    (checkpoint / WEIGHTS).write_bytes(b"")
+    with pytest.raises(ModelUnsupported, match="GPT2LMHeadModel.*" + ".*".join(FAMILIES)):
         load(checkpoint)
 
 
@@ -200,7 +268,7 @@ def test_nothing_is_there(checkpoint: Path) -> None:
         ({"architectures": ["GPT2LMHeadModel"]}, ModelUnsupported, "LlamaForCausalLM"),
         ({"architectures": ...}, ModelUnsupported, "architecture"),
         ({"quantization_config": {"quant_method": "awq"}}, ModelUnsupported, "awq"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ModelUnsupported, "yarn.*llama3"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, ModelUnsupported, "longrope.*llama3"),
         ({"hidden_act": "gelu"}, ModelUnsupported, "gelu"),
         ({"dtype": "float8_e4m3fn"}, ModelUnsupported, "float8"),
         ({"hidden_size": -1}, CheckpointInvalid, "hidden"),

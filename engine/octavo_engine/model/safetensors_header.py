@@ -34,10 +34,10 @@ def read_header(name: str, data: FileBytes) -> dict[str, TensorHeader]:
     if len(data) < LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(data) - LENGTH_BYTES):
         raise CheckpointInvalid(f"{name} is damaged: its header does not fit into the file")
     try:
-        entries = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])
-        places = {key: _place(entry) for key, entry in entries.items() if key != "__metadata__"}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise CheckpointInvalid(f"{name} is damaged: its header cannot be read") from None
+        entries = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length], object_pairs_hook=_each_once)
+        places = {key: _place(key, entry) for key, entry in entries.items() if key != "__metadata__"}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointInvalid(f"{name} is damaged: its header cannot be read ({error})") from None
     end = 0
     for key, (_, begins, ends) in sorted(places.items(), key=lambda item: item[1][1:]):
         if begins != end or ends < begins:
@@ -48,15 +48,25 @@ def read_header(name: str, data: FileBytes) -> dict[str, TensorHeader]:
     return {key: tensor for key, (tensor, _, _) in places.items()}
 
 
-def _place(entry: dict[str, Any]) -> tuple[TensorHeader, int, int]:
-    """A tensor, and where it begins and ends behind the header."""
-    shape, (begins, ends) = entry["shape"], entry["data_offsets"]
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two descriptions they take, and one of them would load another model."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("something is there twice")
+    return found
+
+
+def _place(key: str, entry: dict[str, Any]) -> tuple[TensorHeader, int, int]:
+    """A tensor, and where it begins and ends behind the header; raises ValueError naming it."""
+    try:
+        kind, shape, (begins, ends) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"tensor {key} lacks a type, a shape or a place") from None
     if not all(type(number) is int and number >= 0 for number in (*shape, begins, ends)):
-        raise ValueError
-    kind = str(entry["dtype"])
+        raise ValueError(f"tensor {key} has a shape or a place that are no numbers")
     if kind in BYTES_PER_ELEMENT and math.prod(shape) * BYTES_PER_ELEMENT[kind] != ends - begins:
-        raise ValueError
-    return TensorHeader(kind, tuple(shape), ends - begins), begins, ends
+        raise ValueError(f"tensor {key} has {ends - begins} bytes, but its shape is {list(shape)} of {kind}")
+    return TensorHeader(kind, shape, ends - begins), begins, ends
 
 
 def join_headers(
