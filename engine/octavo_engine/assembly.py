@@ -74,9 +74,18 @@ def assemble(
     device, dtype = platform.device, platform.dtype
     needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=platform.keeps_embedding_twice)
     plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
+    if needs.max_model_len > spec.max_positions:
+        log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
     with timed(on_phase, "weights"):
         kernels = choose(platform.backend)
-        decoder = load_model(config.model, dtype=dtype, device=device, kernels=kernels, on_progress=on_progress)
+        decoder = load_model(
+            config.model,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+            max_model_len=needs.max_model_len,
+            on_progress=on_progress,
+        )
     check_invariance(config, decoder, platform)
     with timed(on_phase, "kv_cache"):
         plan = plan_cache(as_loaded(needs, device), room_of(config, device))

@@ -112,12 +112,15 @@ class EngineConfig:
                 "--scheduling-policy cache-aware has nothing to go by with --no-enable-prefix-caching; use fcfs"
             )
 
-    def length_for(self, max_positions: int) -> int:
-        """The longest sequence served of a model made for `max_positions`; raises InvalidConfiguration."""
-        length = self.max_model_len or max_positions
-        if length > max_positions:
+    def length_for(self, max_positions: int, longest: int | None = None) -> int:
+        """The longest sequence served of a model made for `max_positions`; raises InvalidConfiguration.
+
+        `longest`: what may be asked for, where that is more.
+        """
+        length, longest = self.max_model_len or max_positions, longest or max_positions
+        if length > longest:
             raise InvalidConfiguration(
-                f"--max-model-len is {length}, but the model was made for {max_positions} positions; lower it"
+                f"--max-model-len is {length}, but the model was made for {longest} positions; lower it"
             )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
             raise InvalidConfiguration(
@@ -144,6 +147,11 @@ class ServerConfig:
     api_key: tuple[str, ...] = option((), "key that clients must send as a bearer token; repeatable")
     api_key_file: str | None = option(None, "file with one key a line, read again when it changes")
     chat_template: str | None = option(None, "file with a Jinja chat template, instead of the model's own")
+    generation_config: Literal["auto", "off"] = option(
+        "auto",
+        "where a request says nothing of temperature, top_p and their like: auto: what the model's authors set"
+        " (generation_config.json, or the GGUF file); off: OpenAI's defaults",
+    )
     drain_seconds: float = option(
         45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600
     )

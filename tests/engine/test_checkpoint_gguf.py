@@ -21,9 +21,11 @@ from octavo_engine.model.gguf_spec import ARCHITECTURES
 from octavo_engine.model.gguf_tensors import LAYER, TOP
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.rope import inverse_frequencies
+from octavo_engine.model.rope_spec import LinearScaling
+from octavo_engine.model.sampling_defaults import SamplingDefaults
 from octavo_engine.model.spec import read_spec
 from paging import prefill_logits
-from tiny_models import LLAMA3, make_model, oracle_logits
+from tiny_models import LLAMA3, YARN, make_model, oracle_logits
 
 pytestmark = pytest.mark.engine
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -44,10 +46,36 @@ def permute(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
+METADATA = {
+    str: gguf.GGUFWriter.add_string,
+    int: gguf.GGUFWriter.add_uint32,
+    float: gguf.GGUFWriter.add_float32,
+    bool: gguf.GGUFWriter.add_bool,
+    list: gguf.GGUFWriter.add_array,
+}
+
+
+def add_rope_scaling(writer: gguf.GGUFWriter, rope: dict[str, Any]) -> None:
+    """What llama.cpp's converter writes of a scaling; Llama 3's is a tensor, and dynamic scaling is left out."""
+    if rope["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        for field, add in {
+            "attention_factor": writer.add_rope_scaling_yarn_attn_factor,
+            "beta_fast": writer.add_rope_scaling_yarn_beta_fast,
+            "beta_slow": writer.add_rope_scaling_yarn_beta_slow,
+        }.items():
+            if field in rope:
+                add(rope[field])
+
+
 def write_gguf(model: Any, path: Path, kind: GGMLQuantizationType = GGMLQuantizationType.F32, **extra: Any) -> Path:
     """Write a transformers model; matrices in `kind`."""
     config = model.config
-    arch = {hf: name for name, hf in ARCHITECTURES.items()}[config.architectures[0]]
+    arch = {hf: name for name, hf in ARCHITECTURES.items()}.get(config.architectures[0], "llama")  # so is Mistral
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer = gguf.GGUFWriter(path, arch)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -55,11 +83,15 @@ def write_gguf(model: Any, path: Path, kind: GGMLQuantizationType = GGMLQuantiza
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_eos_token_id(config.eos_token_id)
-    for key, value in extra.pop("metadata", {}).items():
-        writer.add_string(key, value)
+    add_rope_scaling(writer, config.rope_parameters)
+    for key, value in extra.pop("metadata", {}).items():  # in place of what is there
+        METADATA[type(value)](writer, key, value)
     for name, tensor in model.state_dict().items():
         data = tensor.float().numpy()
         if arch == "llama" and (".q_proj." in name or ".k_proj." in name):
@@ -85,16 +117,115 @@ def load(path: Path) -> Decoder:
     return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("torch"))
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama_biases", "llama_tied", "qwen2", "qwen3"])
-def test_logits_equal_transformers(variant: str, tmp_path: Path) -> None:
-    changes = SIZES | ({"head_dim": 16} if variant == "qwen3" else {})
-    model = named(make_model(variant, **changes))
+CONVERTED: dict[str, dict[str, Any]] = {  # variant -> what of it llama.cpp's converter cannot store
+    "llama": {},
+    "llama_biases": {},
+    "llama_tied": {},
+    "llama_wide_heads": {},
+    "llama_linear": {},
+    "llama_yarn": {},
+    "llama_yarn_broken_ends": {"rope_parameters": YARN | {"beta_fast": 6.0, "beta_slow": 0.5, "attention_factor": 0.8}},
+    "mistral_yarn_window": {"sliding_window": None},
+    "qwen2": {},
+    "qwen2_tied_yarn": {},
+    "qwen3": {"head_dim": 16},
+    "qwen3_yarn": {"head_dim": 16, "rope_parameters": YARN},
+}
+
+
+def converted(variant: str, **changes: Any) -> Any:
+    """A model of sizes that all storage types can hold; a tied head is not stored."""
+    model = named(make_model(variant, **(SIZES | CONVERTED[variant] | changes)))
     if model.config.tie_word_embeddings:
         state = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
         model.state_dict = lambda: state
-    decoder = load(write_gguf(model, tmp_path / "m.gguf"))
+    return model
+
+
+def check_logits(model: Any, path: Path) -> None:
     tokens = torch.arange(1, 40)
-    torch.testing.assert_close(prefill_logits(decoder, tokens, [39]), oracle_logits(model, tokens), atol=1e-4, rtol=0)
+    found = prefill_logits(load(path), tokens, [39])
+    torch.testing.assert_close(found, oracle_logits(model, tokens), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("variant", CONVERTED)
+def test_logits_equal_transformers(variant: str, tmp_path: Path) -> None:
+    model = converted(variant)
+    check_logits(model, write_gguf(model, tmp_path / "m.gguf"))
+
+
+def test_a_window_that_is_stored_holds_for_every_layer(tmp_path: Path) -> None:
+    model = named(make_model("mistral_window", **SIZES))
+    check_logits(model, write_gguf(model, tmp_path / "m.gguf", metadata={"llama.attention.sliding_window": 9}))
+
+
+def test_linear_scaling_in_its_oldest_spelling(tmp_path: Path) -> None:
+    model = named(make_model("llama", **SIZES))
+    rope = read_spec(str(write_gguf(model, tmp_path / "m.gguf", metadata={"llama.rope.scale_linear": 4.0}))).rope
+    assert rope.scaling == LinearScaling(4.0)
+
+
+def test_positions_ends_and_sampling_are_read(tmp_path: Path) -> None:
+    model = named(make_model("llama_yarn", **SIZES, max_position_embeddings=32))
+    metadata = {
+        "tokenizer.ggml.eot_token_id": 5,
+        "tokenizer.ggml.eom_token_id": 2,
+        "general.sampling.temp": 0.5,
+        "general.sampling.top_k": 40,
+        "general.sampling.top_p": 0.75,
+        "general.sampling.min_p": 0.25,
+        "general.sampling.penalty_repeat": 1.5,
+    }
+    spec = read_spec(str(write_gguf(model, tmp_path / "m.gguf", metadata=metadata)))
+    assert (spec.max_positions, spec.eos_ids) == (64, (2, 5))
+    assert spec.sampling == SamplingDefaults(temperature=0.5, top_p=0.75, top_k=40, min_p=0.25, repetition_penalty=1.5)
+
+
+YARN_KEYS = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "named_key"),
+    [
+        ({"llama.rope.scaling.type": "longrope"}, ModelUnsupported, r"longrope.*none, linear, yarn.*rope_freqs"),
+        ({"llama.rope.scaling.type": "yarn"}, CheckpointInvalid, r"rope\.scaling\.factor is missing"),
+        ({"llama.rope.scaling.type": "linear"}, CheckpointInvalid, "rope.scale_linear is missing"),
+        ({"llama.rope.scale_linear": 0.5}, CheckpointInvalid, "scale_linear is 0.5"),
+        (YARN_KEYS | {"llama.rope.scaling.original_context_length": 0}, CheckpointInvalid, "original_context_length"),
+        (YARN_KEYS | {"llama.rope.scaling.yarn_beta_fast": 0.5}, CheckpointInvalid, "yarn_beta_fast"),
+        (YARN_KEYS | {"llama.rope.scaling.yarn_attn_factor": 0.0}, CheckpointInvalid, "yarn_attn_factor"),
+        (YARN_KEYS | {"llama.rope.scaling.attn_factor": 0.5}, ModelUnsupported, "scaling.attn_factor is 0.5"),
+        (YARN_KEYS | {"llama.rope.scaling.yarn_ext_factor": 0.5}, ModelUnsupported, "yarn_ext_factor"),
+        (YARN_KEYS | {"llama.rope.scaling.yarn_log_multiplier": 1.0}, ModelUnsupported, "yarn_log_multiplier"),
+        ({"llama.rope.dimension_count": 8}, ModelUnsupported, "part of each head"),
+        ({"llama.attention.causal": False}, ModelUnsupported, "attention.causal is False"),
+        ({"llama.expert_count": 8}, ModelUnsupported, "expert_count is 8"),
+        ({"llama.logit_scale": 16.0}, ModelUnsupported, "logit_scale"),
+        ({"llama.final_logit_softcapping": 30.0}, ModelUnsupported, "softcapping"),
+        ({"llama.attention.head_count_kv": [2, 2, 4]}, CheckpointInvalid, "head_count_kv"),
+        ({"tokenizer.ggml.eot_token_id": 199}, CheckpointInvalid, "eot_token_id is 199"),
+        ({"general.sampling.temp": 9.0}, CheckpointInvalid, "sampling.temp"),
+        ({"general.sampling.top_p": 0.0}, CheckpointInvalid, "sampling.top_p"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_metadata_that_is_refused(
+    metadata: dict[str, Any], kind: type[Exception], named_key: str, plain_model: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=named_key):
+        read_spec(str(write_gguf(plain_model, tmp_path / "m.gguf", metadata=metadata)))
+
+
+def test_two_scalings_at_once_are_refused(plain_model: Any, tmp_path: Path) -> None:
+    factors = np.ones(8, dtype=np.float32)
+    path = write_gguf(plain_model, tmp_path / "m.gguf", rope_freqs=factors, metadata=YARN_KEYS)
+    with pytest.raises(ModelUnsupported, match="both as keys and as rope_freqs"):
+        read_spec(str(path))
+
+
+@pytest.fixture(scope="module")
+def plain_model() -> Any:
+    return named(make_model("llama", **SIZES))
 
 
 def test_llama3_scaling_comes_as_a_tensor(tmp_path: Path) -> None:
@@ -150,11 +281,9 @@ def test_the_header_reader_agrees_with_the_library(smollm2_gguf: Path) -> None:
 
 def test_unsupported_files_name_what_is(tmp_path: Path) -> None:
     model = named(make_model("llama", **SIZES))
-    yarn = write_gguf(model, tmp_path / "yarn.gguf", metadata={"llama.rope.scaling.type": "yarn"})
-    with pytest.raises(ModelUnsupported, match="yarn"):
-        load(yarn)
+    plain = write_gguf(model, tmp_path / "plain.gguf")
     (tmp_path / "other.gguf").write_bytes(
-        yarn.read_bytes().replace(b"\x05\x00\x00\x00\x00\x00\x00\x00llama", b"\x05\x00\x00\x00\x00\x00\x00\x00gemma")
+        plain.read_bytes().replace(b"\x05\x00\x00\x00\x00\x00\x00\x00llama", b"\x05\x00\x00\x00\x00\x00\x00\x00gemma")
     )
     with pytest.raises(ModelUnsupported, match=r"gemma.*llama"):
         load(tmp_path / "other.gguf")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from octavo_engine.model.architecture import ModelSpec, RopeSpec
+from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.model.rope_spec import RopeSpec
 
 
 def spec(**sizes: object) -> ModelSpec:

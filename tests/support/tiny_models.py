@@ -5,6 +5,7 @@ Weights are random but not small, so that a wrong rotation, mask or bias shows i
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
+    "original_max_position_embeddings": 24,  # what tests compute is longer
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 # name -> (transformers' model type, what differs from SIZES)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -43,18 +45,46 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_wide_heads": ("llama", {"head_dim": 20}),
     "llama_linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
     "llama_llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama_yarn": ("llama", {"rope_parameters": YARN}),
+    "llama_yarn_broken_ends": (
+        "llama",
+        {"rope_parameters": YARN | {"truncate": False, "beta_fast": 6.0, "beta_slow": 0.5, "attention_factor": 0.8}},
+    ),
+    "llama_dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
     "mistral": ("mistral", {"sliding_window": None}),
+    "mistral_wide_heads": ("mistral", {"sliding_window": None, "head_dim": 20}),
+    "mistral_yarn_window": ("mistral", {"sliding_window": 9, "rope_parameters": YARN}),
     "mistral_window": ("mistral", {"sliding_window": 9}),
     "qwen2": ("qwen2", {}),
     "qwen2_window": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+    "qwen2_named_layers": (
+        "qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen2_tied_yarn": ("qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
     "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3_biases_window": (
+        "qwen3",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 2,
+        },
+    ),
+    "qwen3_yarn": ("qwen3", {"head_dim": 16, "rope_parameters": YARN | {"mscale": 1.2, "mscale_all_dim": 0.6}}),
 }
 
 
 def make_model(variant: str, seed: int = 0, **changes: Any) -> Any:
     """A transformers model in float32, in evaluation mode, with plain (eager) attention."""
     kind, differences = VARIANTS[variant]
-    config = transformers.AutoConfig.for_model(kind, **(SIZES | differences | changes))
+    config = transformers.AutoConfig.for_model(kind, **deepcopy(SIZES | differences | changes))  # it writes into them
     config._attn_implementation = "eager"  # the plainest of transformers' own
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from types import MappingProxyType
 
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
+from octavo_engine.model.rope_spec import MAX_POSITIONS, DynamicScaling, RopeSpec
+from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 
-MAX_DIMENSION = 1 << 24  # far above any real width: a config that claims more is damaged or hostile
+MAX_DIMENSION = MAX_POSITIONS  # far above any real width: a config that claims more is damaged or hostile
 MAX_LAYERS = 1024
+
+
+class WindowRule(Enum):
+    """Which layers see a window only."""
+
+    NONE = "no layer, whatever the config says"
+    ALL = "every layer, unless `sliding_window` is null"
+    SWITCHED = "layers from `max_window_layers` on, if `use_sliding_window`"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What distinguishes one architecture from plain Llama, unless the checkpoint's config says otherwise."""
+    """What distinguishes an architecture from plain Llama, and what transformers assumes where a config is silent."""
 
     name: str  # as in config.json's `architectures`
-    qkv_bias: bool = False
+    qkv_bias: bool = False  # always
+    reads_attention_bias: bool = False  # `attention_bias`: of query, key, value and output
+    reads_mlp_bias: bool = False
     qk_norm: bool = False  # RMSNorm over each head of query and key, before the rotation
+    window_rule: WindowRule = WindowRule.NONE
+    kv_heads: int | None = None  # None: as many as there are heads
+    head_dim: int | None = None  # None: hidden size / heads
     gguf_permuted: bool = False  # llama.cpp stores query and key rows in another order
 
 
@@ -26,10 +42,17 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         family.name: family
         for family in (
-            Family("LlamaForCausalLM", gguf_permuted=True),
-            Family("MistralForCausalLM", gguf_permuted=True),
-            Family("Qwen2ForCausalLM", qkv_bias=True),
-            Family("Qwen3ForCausalLM", qk_norm=True),
+            Family("LlamaForCausalLM", reads_attention_bias=True, reads_mlp_bias=True, gguf_permuted=True),
+            Family("MistralForCausalLM", window_rule=WindowRule.ALL, kv_heads=8, gguf_permuted=True),
+            Family("Qwen2ForCausalLM", qkv_bias=True, window_rule=WindowRule.SWITCHED, kv_heads=32),
+            Family(
+                "Qwen3ForCausalLM",
+                reads_attention_bias=True,
+                qk_norm=True,
+                window_rule=WindowRule.SWITCHED,
+                kv_heads=32,
+                head_dim=128,
+            ),
         )
     }
 )
@@ -40,38 +63,6 @@ def family_of(name: object) -> Family:
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
     raise ModelUnsupported(f"architecture {name!r} is not supported; supported are {', '.join(FAMILIES)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """Llama 3.1's stretch of the low frequencies (https://arxiv.org/abs/2407.21783, section 3.4.2)."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """Positions divided by `factor` (https://arxiv.org/abs/2306.15595)."""
-
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class FactorScaling:
-    """Each frequency divided by its own factor: what GGUF stores in place of Llama3Scaling."""
-
-    factors: tuple[float, ...]  # head_dim / 2
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary positions: `theta ** (-2 i / head_dim)` radians a position, then scaled."""
-
-    theta: float
-    scaling: Llama3Scaling | LinearScaling | FactorScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +85,10 @@ class ModelSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     windows: tuple[int | None, ...]  # sliding window of each layer, in tokens
-    max_positions: int
+    max_positions: int  # the longest sequence, unless a longer one is asked for: see `longest`
     eos_ids: tuple[int, ...]  # tokens that end a generation
     dtype: str  # of the checkpoint's weights: float32, bfloat16, float16; quantized ones count as bfloat16
+    sampling: SamplingDefaults = OPENAI  # for requests that do not say
 
     def __post_init__(self) -> None:
         for name in ("hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_positions"):
@@ -107,12 +99,29 @@ class ModelSpec:
         _check(0 < self.eps < 1, "eps", self.eps, "must lie between 0 and 1")
         _check(1 < self.rope.theta < 1e12, "rope theta", self.rope.theta, "must lie between 1 and 1e12")
         _check(len(self.windows) == self.layers, "windows", len(self.windows), "must be one for each layer")
-        _check(all(w is None or w > 0 for w in self.windows), "sliding_window", self.windows, "must be positive")
+        _check(
+            all(w is None or 0 < w <= MAX_DIMENSION for w in self.windows),
+            "sliding_window",
+            self.windows,
+            f"must be 1 to {MAX_DIMENSION}",
+        )
 
     @property
     def sliding_window(self) -> int | None:
         """The window that every layer has, in tokens; None when at least one layer sees everything."""
         return None if None in self.windows else max(window for window in self.windows if window)
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that may be asked for: with dynamic rope scaling longer than `max_positions`."""
+        scaling = self.rope.scaling
+        return int(scaling.factor * self.max_positions) if isinstance(scaling, DynamicScaling) else self.max_positions
+
+    def for_length(self, length: int) -> ModelSpec:
+        """The model as it serves sequences of up to `length` tokens: another one if its rotation depends on that."""
+        if not isinstance(self.rope.scaling, DynamicScaling):
+            return self
+        return replace(self, rope=replace(self.rope, scaling=replace(self.rope.scaling, length=length)))
 
     @property
     def query_size(self) -> int:

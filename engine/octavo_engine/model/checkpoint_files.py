@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from octavo_engine.errors import CheckpointInvalid
-from octavo_engine.model.config_json import read_json
+from octavo_engine.model.fields import read_json
 from octavo_engine.model.gguf_file import FileBytes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

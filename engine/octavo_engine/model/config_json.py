@@ -2,127 +2,57 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import Any
 
-from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported
-from octavo_engine.model.architecture import (
-    MAX_LAYERS,
-    Family,
-    LinearScaling,
-    Llama3Scaling,
-    ModelSpec,
-    RopeSpec,
-    family_of,
-)
+from octavo_engine.errors import ModelUnsupported
+from octavo_engine.model.architecture import MAX_DIMENSION, MAX_LAYERS, Family, ModelSpec, WindowRule, family_of
+from octavo_engine.model.fields import Fields, read_json
+from octavo_engine.model.rope_config import read_rope
+from octavo_engine.model.sampling_defaults import from_generation_config
 
-MAX_CONFIG_BYTES = 4 * 1024 * 1024
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-class Fields:
-    """A JSON object whose values are checked as they are taken; every complaint names file and field."""
-
-    def __init__(self, values: dict[str, Any], name: str) -> None:
-        self.values, self.name = values, name
-
-    def has(self, key: str) -> bool:
-        """True when the field is there and not null."""
-        return self.values.get(key) is not None
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number."""
-        value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(key, value, "must be a whole number")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
-        value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.wrong(key, value, "must be a finite number")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self._take(key, default)
-        if not isinstance(value, bool):
-            raise self.wrong(key, value, "must be true or false")
-        return value
-
-    def section(self, key: str) -> Fields:
-        """A nested object; empty when absent."""
-        value = self.values.get(key) or {}
-        if not isinstance(value, dict):
-            raise self.wrong(key, value, "must be an object")
-        return Fields(value, f"{self.name}: {key}")
-
-    def token_ids(self, key: str) -> tuple[int, ...]:
-        """One token id or a list of them; empty when absent."""
-        value = self.values.get(key)
-        ids = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
-            raise self.wrong(key, value, "must be token ids")
-        return tuple(ids)
-
-    def wrong(self, key: str, value: object, rule: str) -> CheckpointInvalid:
-        """The error for a field that breaks `rule`."""
-        return CheckpointInvalid(f"{self.name}: {key} is {str(value)[:80]}; it {rule}")
-
-    def _take(self, key: str, default: Any) -> Any:
-        value = self.values.get(key)
-        if value is None and default is None:
-            raise CheckpointInvalid(f"{self.name}: {key} is missing")
-        return default if value is None else value
-
-
-def read_json(path: Path) -> Fields:
-    """Read a JSON object; raises CheckpointInvalid naming the file."""
-    try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise CheckpointInvalid(f"{path.name} is larger than {MAX_CONFIG_BYTES} bytes")
-        values = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelNotFound(f"{path.name} is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointInvalid(f"{path.name} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise CheckpointInvalid(f"{path.name} must hold a JSON object")
-    return Fields(values, path.name)
+ACTIVATIONS = ("silu", "swish")  # two names of one function
+QUANTIZATION = "quantization_config"
+GENERATION = "generation_config.json"
+END = "eos_token_id"
+FULL, SLIDING = "full_attention", "sliding_attention"
+# What transformers assumes of a field that is left out; null is an answer.
+WINDOW, MAX_WINDOW_LAYERS = 4096, 28
 
 
 def spec_from_config(directory: Path) -> ModelSpec:
     """The ModelSpec of a checkpoint directory; raises ModelUnsupported or CheckpointInvalid naming the field."""
     config = read_json(directory / "config.json")
     family = family_of(_architecture(config))
+    _refuse_activation(config)
     _refuse_quantization(config)
-    heads, layers = config.integer("num_attention_heads"), config.integer("num_hidden_layers")
-    if not 0 < layers <= MAX_LAYERS:
-        raise config.wrong("num_hidden_layers", layers, f"must be 1 to {MAX_LAYERS}")
-    bias = config.flag("attention_bias", False)
+    generation = _generation(directory)
+    heads, layers = config.integer("num_attention_heads"), config.size("num_hidden_layers", MAX_LAYERS)
+    positions = config.size("max_position_embeddings", MAX_DIMENSION)
+    head_dim = _head_dim(config, family, heads)
+    rope = read_rope(config, head_dim, positions)
+    bias = family.reads_attention_bias and config.flag("attention_bias", False)
     return ModelSpec(
         architecture=family.name,
         hidden=config.integer("hidden_size"),
         layers=layers,
         heads=heads,
-        kv_heads=config.integer("num_key_value_heads", heads),
-        head_dim=config.integer("head_dim", config.integer("hidden_size") // max(heads, 1)),
+        kv_heads=_kv_heads(config, family, heads),
+        head_dim=head_dim,
         intermediate=config.integer("intermediate_size"),
         vocab=config.integer("vocab_size"),
         eps=config.number("rms_norm_eps", 1e-6),
-        rope=_rope(config),
+        rope=rope,
         tied=config.flag("tie_word_embeddings", False),
         qkv_bias=bias or family.qkv_bias,
         output_bias=bias,
-        mlp_bias=config.flag("mlp_bias", False),
+        mlp_bias=family.reads_mlp_bias and config.flag("mlp_bias", False),
         qk_norm=family.qk_norm,
-        windows=_windows(config, family, layers),
-        max_positions=config.integer("max_position_embeddings"),
-        eos_ids=_eos_ids(directory, config),
+        windows=_windows(config, family.window_rule, layers),
+        max_positions=rope.positions(positions),
+        eos_ids=_end_ids(config, generation),
         dtype=_dtype(config),
+        sampling=from_generation_config(generation),
     )
 
 
@@ -131,74 +61,82 @@ def _architecture(config: Fields) -> object:
     return names[0] if isinstance(names, list) and names else None
 
 
+def _refuse_activation(config: Fields) -> None:
+    name = config.values.get("hidden_act", "silu")
+    if name not in ACTIVATIONS:
+        raise ModelUnsupported(f"hidden_act {name!r} is not supported; supported is silu")
+
+
 def _refuse_quantization(config: Fields) -> None:
-    if config.has("quantization_config"):
-        method = config.section("quantization_config").values.get("quant_method")
+    if config.has(QUANTIZATION):
+        method = config.section(QUANTIZATION).values.get("quant_method")
         raise ModelUnsupported(
             f"the checkpoint is quantized ({method}); supported are unquantized safetensors and GGUF files"
         )
-    if config.values.get("hidden_act", "silu") != "silu":
-        raise ModelUnsupported(f"hidden_act {config.values['hidden_act']!r} is not supported; supported is silu")
 
 
-def _rope(config: Fields) -> RopeSpec:
-    """Both spellings: `rope_parameters`, and the older `rope_theta` with `rope_scaling`."""
-    parameters = config.section("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
-    theta = parameters.number("rope_theta", config.number("rope_theta", 10000.0))
-    partial = parameters.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    if partial != 1.0:
-        raise ModelUnsupported(f"partial_rotary_factor {partial} is not supported; supported is 1")
-    kind = parameters.values.get("rope_type", parameters.values.get("type", "default"))
-    match kind:
-        case "default":
-            return RopeSpec(theta)
-        case "linear":
-            return RopeSpec(theta, LinearScaling(_positive(parameters, "factor")))
-        case "llama3":
-            return RopeSpec(theta, _llama3(parameters))
-    raise ModelUnsupported(f"rope scaling {kind!r} is not supported; supported are default, linear, llama3")
+def _generation(directory: Path) -> Fields:
+    """`generation_config.json`, whose end tokens win over the config's; empty where there is none."""
+    file = directory / GENERATION
+    return read_json(file) if file.is_file() else Fields({}, GENERATION)
 
 
-def _llama3(parameters: Fields) -> Llama3Scaling:
-    low, high = _positive(parameters, "low_freq_factor"), _positive(parameters, "high_freq_factor")
-    if high <= low:
-        raise parameters.wrong("high_freq_factor", high, "must be above low_freq_factor")
-    original = parameters.integer("original_max_position_embeddings")
-    return Llama3Scaling(_positive(parameters, "factor"), low, high, original)
+def _end_ids(config: Fields, generation: Fields) -> tuple[int, ...]:
+    """The tokens that end a generation. One that the model has no logit for means that they belong to another."""
+    source = generation if generation.token_ids(END) else config
+    ids, vocab = source.token_ids(END), config.integer("vocab_size")
+    if any(index >= vocab for index in ids):
+        raise source.wrong(END, list(ids), f"must be below the vocab_size of config.json ({vocab})")
+    return ids
 
 
-def _positive(fields: Fields, key: str) -> float:
-    value = fields.number(key)
-    if value <= 0:
-        raise fields.wrong(key, value, "must be positive")
-    return value
+def _kv_heads(config: Fields, family: Family, heads: int) -> int:
+    left_out = "num_key_value_heads" not in config.values
+    return config.integer("num_key_value_heads", (family.kv_heads if left_out else None) or heads)
 
 
-def _windows(config: Fields, family: Family, layers: int) -> tuple[int | None, ...]:
-    """The window of each layer. Mistral's holds everywhere; Qwen's only if switched on, above `max_window_layers`."""
-    window = config.integer("sliding_window") if config.has("sliding_window") else None
-    if family.name.startswith("Qwen") and not config.flag("use_sliding_window", False):
-        window = None
-    if family.name.startswith("Llama"):
-        window = None
-    kinds = config.values.get("layer_types")
-    if window is None:
+def _head_dim(config: Fields, family: Family, heads: int) -> int:
+    if config.has("head_dim"):
+        return config.integer("head_dim")
+    hidden = config.integer("hidden_size")
+    if family.head_dim is None and hidden % max(heads, 1):
+        raise config.wrong("hidden_size", hidden, f"must be num_attention_heads ({heads}) times the head_dim left out")
+    return family.head_dim or hidden // max(heads, 1)
+
+
+def _windows(config: Fields, rule: WindowRule, layers: int) -> tuple[int | None, ...]:
+    """The window of each layer, in tokens. Where `layer_types` names the layers, they are those."""
+    if rule is WindowRule.NONE:
         return (None,) * layers
-    if isinstance(kinds, list):
-        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    first = config.integer("max_window_layers", 0) if family.name.startswith("Qwen") else 0
+    window = _window(config, rule)
+    if config.has("layer_types"):
+        return _named_windows(config, window, layers)
+    first = config.integer("max_window_layers", MAX_WINDOW_LAYERS) if rule is WindowRule.SWITCHED else 0
     return tuple(window if layer >= first else None for layer in range(layers))
 
 
-def _eos_ids(directory: Path, config: Fields) -> tuple[int, ...]:
-    """`generation_config.json` knows more end tokens than the config; it wins where it is there."""
-    generation = directory / "generation_config.json"
-    ids = read_json(generation).token_ids("eos_token_id") if generation.is_file() else ()
-    return ids or config.token_ids("eos_token_id")
+def _window(config: Fields, rule: WindowRule) -> int | None:
+    """The size of the windows that there are. Null is none; a field that is left out is not."""
+    off = rule is WindowRule.SWITCHED and not config.flag("use_sliding_window", False)
+    if off or ("sliding_window" in config.values and not config.has("sliding_window")):
+        return None
+    return config.integer("sliding_window", WINDOW)
+
+
+def _named_windows(config: Fields, window: int | None, layers: int) -> tuple[int | None, ...]:
+    kinds = config.words("layer_types")
+    if len(kinds) != layers:
+        raise config.wrong("layer_types", kinds, f"must name {layers} layers")
+    for kind in kinds:
+        if kind not in (FULL, SLIDING):
+            raise ModelUnsupported(f"layer_types: {kind!r} is not supported; supported are {FULL}, {SLIDING}")
+    if SLIDING in kinds and window is None:
+        raise config.wrong("layer_types", kinds, "names sliding layers, but the config has no window switched on")
+    return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
 def _dtype(config: Fields) -> str:
-    name = config.values.get("dtype", config.values.get("torch_dtype")) or "float32"
+    name = str(config.values.get("dtype") or config.values.get("torch_dtype") or "float32").removeprefix("torch.")
     if name not in DTYPES:
         raise ModelUnsupported(f"weights of type {name!r} are not supported; supported are {', '.join(DTYPES)}")
-    return str(name)
+    return name

@@ -53,7 +53,7 @@ def needs_of(spec: ModelSpec, config: EngineConfig, *, width: int, tied_twice: b
         geometry=CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, width, config.block_size),
         weights=weight_bytes(spec, width, tied_twice=tied_twice),
         activations=activation_bytes(spec, config, width),
-        max_model_len=config.length_for(spec.max_positions),
+        max_model_len=config.length_for(spec.max_positions, spec.longest),
         max_num_seqs=config.max_num_seqs,
     )
 

@@ -41,7 +41,7 @@ class Decoder:
         tokens int64 `[tokens]`; caches: per layer, keys and values `[blocks, block_size, kv_heads, head_dim]`.
         Returns the final hidden states `[tokens, hidden]`, ready for `logits`.
         """
-        cos, sin = angles(layout.positions, self.frequencies, self.final_norm.dtype)
+        cos, sin = angles(layout.positions, self.frequencies, self.final_norm.dtype, self.spec.rope.attention_factor)
         hidden = self.layers(self.look_up(tokens), Step(layout, cos, sin), caches)
         return self.rms_norm(hidden, self.final_norm, self.spec.eps)
 

@@ -9,7 +9,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from octavo_engine.errors import ModelUnsupported
 from octavo_engine.model.gguf_file import GgufFile, TensorInfo
-from octavo_engine.model.gguf_spec import ROPE_FACTORS
+from octavo_engine.model.gguf_rope import ROPE_FACTORS
 
 KINDS = {
     kind.value: kind

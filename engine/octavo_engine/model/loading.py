@@ -21,7 +21,7 @@ from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.model.gguf_spec import spec_from_gguf
 from octavo_engine.model.layers import Kernels, LayersLoop
 from octavo_engine.model.parameters import Parameters, check_tensors, parameters_of
-from octavo_engine.model.safetensors_source import SafetensorsSource
+from octavo_engine.model.safetensors_source import SafetensorsSource, check_tied_head
 from octavo_engine.model.spec import find_checkpoint
 from octavo_engine.model.weights import TensorSource, build_decoder
 
@@ -39,11 +39,14 @@ def resolve_dtype(spec: ModelSpec, name: str) -> torch.dtype:
 
 
 def open_checkpoint(path: str) -> tuple[ModelSpec, TensorSource]:
-    """The spec and the tensors of a checkpoint; only headers are read."""
+    """The spec and the tensors of a checkpoint. Only headers are read, and a head that should not be there."""
     place = find_checkpoint(path)
     if place.is_dir():
         spec = spec_from_config(place)  # first: what cannot run is refused before any weight file is opened
-        return spec, SafetensorsSource(place)
+        source = SafetensorsSource(place)
+        if spec.tied:
+            check_tied_head(source)
+        return spec, source
     file = GgufFile.open(place)
     spec = spec_from_gguf(file)
     from octavo_engine.model.gguf_source import GgufSource  # noqa: PLC0415 (a fifth of a second, for others nothing)
@@ -58,15 +61,18 @@ def load_model(
     device: torch.device,
     kernels: AttentionKernels,
     loop: LayersLoop = "auto",
+    max_model_len: int | None = None,
     on_progress: Progress | None = None,
 ) -> Decoder:
     """Load a checkpoint. `on_progress(bytes read, bytes in all)` is called from this thread, as tensors arrive.
 
     loop: how the layers are run; all ways give the same numbers.
+    max_model_len: the longest sequence that will be computed, in tokens; None: the model's own.
 
     Raises ModelNotFound, ModelUnsupported or CheckpointInvalid, the last naming the tensor or the file.
     """
     spec, source = open_checkpoint(path)
+    spec = spec.for_length(max_model_len or spec.max_positions)
     parameters = parameters_of(spec)
     check_tensors(spec, parameters, source.shapes)
     weights = LazyWeights(parameters, source, dtype, device)

@@ -13,7 +13,7 @@ from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.model.architecture import ModelSpec
 
 Shape = tuple[int, ...]
-HEAD = "lm_head.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 COMPUTED_SUFFIXES = (".rotary_emb.inv_freq",)  # old checkpoints store what the config already says
 
 
@@ -31,7 +31,7 @@ Parameters = dict[str, tuple[Part, ...]]  # our name -> the parts, stacked along
 def parameters_of(spec: ModelSpec) -> Parameters:
     """Every parameter of the decoder and the checkpoint's tensors it is made of."""
     found: Parameters = {
-        "embedding": (Part("model.embed_tokens.weight", (spec.vocab, spec.hidden)),),
+        "embedding": (Part(EMBEDDING, (spec.vocab, spec.hidden)),),
         "final_norm": (Part("model.norm.weight", (spec.hidden,)),),
     }
     if not spec.tied:

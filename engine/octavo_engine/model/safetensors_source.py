@@ -12,6 +12,7 @@ from torch import Tensor
 
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.model.checkpoint_files import check_links, checkpoint_files, map_file
+from octavo_engine.model.parameters import EMBEDDING, HEAD
 from octavo_engine.model.safetensors_header import join_headers, read_header
 
 
@@ -43,6 +44,17 @@ class SafetensorsSource:
         except (SafetensorError, OSError) as error:
             raise CheckpointInvalid(f"tensor {name} cannot be read: {error}") from None
         return tensor
+
+
+def check_tied_head(source: SafetensorsSource) -> None:
+    """Raise CheckpointInvalid where a head is stored beside the embedding that it is said to be, and is another."""
+    if HEAD not in source.shapes or EMBEDDING not in source.shapes:
+        return
+    head, embedding = (source.read(name, torch.float32) for name in (HEAD, EMBEDDING))
+    if head.dtype != embedding.dtype or not torch.equal(head, embedding):
+        raise CheckpointInvalid(
+            f"tensor {HEAD} is not {EMBEDDING}, though the config says that they are one (tie_word_embeddings)"
+        )
 
 
 def open_safetensors(path: Path) -> Any:

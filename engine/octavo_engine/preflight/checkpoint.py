@@ -16,7 +16,8 @@ from octavo_engine.fetch.selection import CONFIGS
 from octavo_engine.fetch.snapshot import Snapshot, read_whole
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.checkpoint_files import INDEX, check_links, checkpoint_files, map_file
-from octavo_engine.model.config_json import read_json, spec_from_config
+from octavo_engine.model.config_json import spec_from_config
+from octavo_engine.model.fields import read_json
 from octavo_engine.model.gguf_file import FileBytes, GgufFile
 from octavo_engine.model.gguf_spec import spec_from_gguf
 from octavo_engine.model.safetensors_header import join_headers, read_header

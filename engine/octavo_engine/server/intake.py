@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from octavo_engine.errors import PromptTooLong, RequestError
+from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.server.schemas import ChatBody, CompletionBody
 from octavo_engine.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ class Limits:
     timeout_seconds: float
     queue_seconds: float = math.inf  # of these, how long it may wait for its first step
     has_priorities: bool = False  # the scheduling policy goes by them
+    sampling: SamplingDefaults = OPENAI  # for fields that a body leaves out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +109,19 @@ def _priority(body: ChatBody | CompletionBody, limits: Limits) -> int:
 def _params(body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits: Limits) -> SamplingParams:
     check_ids(body.stop_token_ids, "stop_token_ids", limits)
     check_ids(list(body.logit_bias or ()), "logit_bias", limits)
-    max_tokens = _max_tokens(body, limits.max_model_len - num_prompt)
+    defaults = limits.sampling
+    max_tokens = _max_tokens(body, limits.max_model_len - num_prompt, defaults.max_tokens)
     if body.min_tokens > max_tokens:
         raise RequestError(f"min_tokens: {body.min_tokens} is more than the {max_tokens} allowed", param="min_tokens")
     return SamplingParams(
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        top_k=body.top_k if body.top_k and body.top_k > 0 else None,
-        min_p=body.min_p,
+        temperature=_or(body.temperature, defaults.temperature),
+        top_p=_or(body.top_p, defaults.top_p),
+        top_k=defaults.top_k if body.top_k is None else body.top_k if body.top_k > 0 else None,
+        min_p=_or(body.min_p, defaults.min_p),
         seed=None if body.seed is None else _wrap(body.seed + copy),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=body.repetition_penalty,
+        repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=tuple((body.logit_bias or {}).items()),
         max_tokens=max_tokens,
         min_tokens=body.min_tokens,
@@ -131,12 +134,15 @@ def _params(body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits:
     )
 
 
-def _max_tokens(body: ChatBody | CompletionBody, room: int) -> int:
-    """What the client asked for if it fits; without a wish, all the room for a chat and a little for a completion."""
+def _max_tokens(body: ChatBody | CompletionBody, room: int, suggested: int | None) -> int:
+    """What the client asked for if it fits.
+
+    Without a wish, a completion has a little; a chat what the model suggests, if it does, and else all the room.
+    """
     if isinstance(body, CompletionBody):
         wanted, param = body.max_tokens or min(COMPLETION_TOKENS, room), "max_tokens"
     else:
-        wanted, param = body.limit or room, body.limit_name
+        wanted, param = body.limit or min(max(suggested or room, body.min_tokens), room), body.limit_name
     if wanted > room:
         raise PromptTooLong(
             f"{param}: {wanted} is more than the {room} tokens that the prompt leaves of the model's window",

@@ -22,6 +22,8 @@ from octavo_engine.errors import EngineDead, InvalidConfiguration, RequestFailed
 from octavo_engine.history.decisions import DecisionLog
 from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
+from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
@@ -69,6 +71,8 @@ def serve(
         tokenizer = load_tokenizer(config.model, server.chat_template)
     assembly = build(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
     report.built(assembly, config)
+    if defaults := str(sampling_defaults(server, assembly.spec)):
+        log.info("the model's own defaults (--generation-config): %s", defaults)
     parts = Parts(
         settings=settings,
         lifecycle=lifecycle,
@@ -184,6 +188,7 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         timeout_seconds=server.request_timeout_seconds,
         queue_seconds=server.queue_timeout_seconds or math.inf,
         has_priorities=config.scheduling_policy == "priority",
+        sampling=sampling_defaults(server, assembly.spec),
     )
     return Context(
         model_name=parts.lifecycle.model_name,
@@ -197,6 +202,11 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         on_reject=parts.metrics.rejected,
         on_refused=parts.recorder.refused,
     )
+
+
+def sampling_defaults(server: ServerConfig, spec: ModelSpec) -> SamplingDefaults:
+    """What holds for a request that does not say."""
+    return spec.sampling if server.generation_config == "auto" else OPENAI
 
 
 def model_name(settings: ServeSettings) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
+from octavo_engine.model.fields import read_json
 from octavo_engine.tokenizer.source import TokenizerSource
 
 
@@ -23,11 +24,11 @@ def read_huggingface_tokenizer(directory: Path) -> TokenizerSource:
     backend.no_padding()  # a training set-up left in the file must not change ids
     backend.no_truncation()
     config = _read_json(directory / "tokenizer_config.json")
-    eos_token = _content(config.get("eos_token"))
+    eos_token = _content(config, "eos_token")
     return TokenizerSource(
         backend=backend,
         eos_ids=_eos_ids(directory, backend, eos_token),
-        bos_token=_content(config.get("bos_token")),
+        bos_token=_content(config, "bos_token"),
         eos_token=eos_token,
         chat_template=_chat_template(directory, config),
     )
@@ -45,19 +46,23 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _content(token: Any) -> str | None:
+def _content(config: dict[str, Any], key: str) -> str | None:
     """A special token is written as a string or as a record with `content`."""
-    return token.get("content") if isinstance(token, dict) else token
+    token = config.get(key)
+    return _text(token.get("content") if isinstance(token, dict) else token, key)
+
+
+def _text(value: Any, what: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise CheckpointInvalid(f"tokenizer_config.json: {what} is {str(value)[:80]}; it must be text")
+    return value
 
 
 def _eos_ids(directory: Path, backend: tokenizers.Tokenizer, eos_token: str | None) -> tuple[int, ...]:
     """Every id that ends a turn: the generation config's, else the model config's, and the tokenizer's own."""
-    ids: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        listed = _read_json(directory / name).get("eos_token_id")
-        if listed is not None:
-            ids = listed if isinstance(listed, list) else [listed]
-            break
+    files = (directory / name for name in ("generation_config.json", "config.json"))
+    listed = (read_json(file).token_ids("eos_token_id") for file in files if file.is_file())
+    ids = next(filter(None, listed), ())
     own = backend.token_to_id(eos_token) if eos_token else None
     return tuple(dict.fromkeys([*ids, *([] if own is None else [own])]))
 
@@ -66,8 +71,12 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
     """The file beside the tokenizer, else the config's; of several named templates the one called `default`."""
     beside = directory / "chat_template.jinja"
     if beside.is_file():
-        return beside.read_text("utf-8")
+        try:
+            return beside.read_text("utf-8")
+        except UnicodeDecodeError:
+            raise CheckpointInvalid(f"{beside.name} is no text in UTF-8") from None
     template = config.get("chat_template")
     if isinstance(template, list):
-        return next((item.get("template") for item in template if item.get("name") == "default"), None)
-    return template
+        named = (item for item in template if isinstance(item, dict))
+        template = next((item.get("template") for item in named if item.get("name") == "default"), None)
+    return _text(template, "chat_template")
