@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from octavo_engine.request import Request, Sampled, SamplingParams, TokenLogprob
+from octavo_engine.runtime import device_draw
 from octavo_engine.runtime.host_draw import draw
 
 # Sorting a whole vocabulary costs milliseconds. The nucleus nearly always lies within this many likeliest tokens; where
@@ -42,16 +43,23 @@ class Sampler:
         logprobs = _raw_logprobs(logits, requests)
         for row, request in enumerate(requests):
             self._adjust(logits[row], request)
+        chosen, healthy = self._choose(logits, requests)
+        return [
+            _outcome(token, logprobs.get(row), requests[row].params) if healthy[row] else _NO_TOKEN
+            for row, token in enumerate(chosen)
+        ]
+
+    def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> tuple[list[int], list[bool]]:
+        """Each row's token, and whether the row has one."""
+        if device_draw.serves(logits.device):
+            return device_draw.choose(logits, requests, self._uniform)
         chosen, healthy = likeliest(logits)
         random = [row for row, request in enumerate(requests) if healthy[row] and not request.params.greedy]
         if random:
             drawn = self._draw(logits, requests, random)
             for row, token in zip(random, drawn, strict=True):
                 chosen[row] = token
-        return [
-            _outcome(token, logprobs.get(row), requests[row].params) if healthy[row] else _NO_TOKEN
-            for row, token in enumerate(chosen)
-        ]
+        return chosen, healthy
 
     def _adjust(self, row: torch.Tensor, request: Request) -> None:
         """Apply bias, penalties and the minimum length, in place; nothing is touched for a plain request."""
@@ -75,6 +83,7 @@ class Sampler:
         """Random tokens for those `rows`, by inverting the cumulative distribution at one uniform number a row.
 
         One number instead of noise for each token: drawing 49,152 exponentials a row took longer than the row's logits.
+        torch's operations define correct; they serve where neither of the fast ways does.
         """
         if logits.device.type == "cpu":
             values = logits.numpy()
@@ -99,7 +108,7 @@ def likeliest(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
         tokens = values.argmax(-1)
         return tokens.tolist(), np.isfinite(values[np.arange(len(tokens)), tokens]).tolist()
     best, where = logits.max(dim=-1)
-    return where.tolist(), best.isfinite().tolist()
+    return device_draw.read(where, best)
 
 
 def _checked(token: int, healthy: bool) -> Sampled:
