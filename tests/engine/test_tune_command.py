@@ -1,0 +1,67 @@
+"""`octavo tune` where there is nothing to tune, and what it says."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from octavo_engine import cli
+from octavo_engine.errors import InvalidConfiguration
+from octavo_engine.kernels.triton import measured
+from octavo_engine.kernels.triton.targets import H100
+from octavo_engine.tune import command
+from octavo_engine.tune.cases import Bench
+from octavo_engine.tune.settings import TuneConfig
+from tiny_models import make_model, save_model
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "/no/model"]) == cli.CANNOT_WORK
+    assert "there is no CUDA device here" in capsys.readouterr().err
+
+
+def test_numbers_of_32_bits_are_not_tuned(tmp_path: Path) -> None:
+    place = save_model(make_model("llama"), tmp_path)
+    with pytest.raises(InvalidConfiguration, match="add --dtype bfloat16"):
+        command.bench_of(TuneConfig(model=str(place)), torch.device("cpu"), lambda _call: 1.0)
+    bench = command.bench_of(
+        TuneConfig(model=str(place), dtype="bfloat16", tensor_parallel_size=2), torch.device("cpu"), lambda _call: 1.0
+    )
+    assert (bench.spec.heads, bench.spec.kv_heads, bench.target) == (3, 1, H100), "one rank's shapes"
+
+
+def test_what_is_found_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stopwatch that always finds the second launch twice as fast, and no kernel that runs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H100 80GB HBM3")
+    place = save_model(make_model("qwen2"), tmp_path / "model")
+    tries: dict[int, int] = {}
+
+    def bench_of(config: TuneConfig, device: torch.device, _timer: Any) -> Bench:
+        return replace(plain_bench(config, torch.device("cpu"), lambda _call: 1.0), timer=timer)
+
+    def timer(_call: Any) -> float:
+        tries[0] = tries.get(0, 0) + 1
+        return 1e-5 if tries[0] == 2 else math.inf if tries[0] == 3 else 2e-5
+
+    plain_bench = command.bench_of
+    monkeypatch.setattr(command, "bench_of", bench_of)
+    monkeypatch.setattr(command, "on_device", lambda _milliseconds: timer)
+    out = io.StringIO()
+    assert command.tune(TuneConfig(model=str(place), dtype="bfloat16", context=40), out) == 0
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("NVIDIA H100 80GB HBM3: ")
+    assert "decode16 16: 10.0 us, 2.00x the usual launch" in lines[1]
+    assert str(measured.place()) in lines[-1]
+    rows = measured.find(measured.Circumstances.of("NVIDIA H100 80GB HBM3"))
+    assert len(rows) == len(lines) - 2 >= 7
