@@ -1,0 +1,148 @@
+"""What hack/gpu-check makes of what it measures: shares, a table, one JSON, a picture; and that all of it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from gpu_check import kernel_tests, picture, text
+from gpu_check.loads import FULL_PLAN, TINY_PLAN, Load, fitted
+from gpu_check.results import OCTAVO, TRANSFORMERS, Missed, Report, Shares, Suite, Timing, Tokens, shares
+from octavo_engine.roofline import Machine, ModelCost
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
+GB, TERA = 10**9, 1e12
+MACHINE = Machine(name="GPU", bandwidth=1000 * GB, flops=50 * TERA)
+COST = ModelCost(
+    step_bytes=9 * GB,
+    head_bytes=1 * GB,
+    row_bytes=0,
+    token_flops=10 * GB,
+    head_flops=0,
+    layer_kv_bytes=1000,
+    pair_flops=0,
+    windows=((None, 10),),
+)
+ONE, MANY = Load(1, 100, 10), Load(50, 100, 10)
+
+
+def report(*speed: Timing | Missed, failed: int = 0, equal: int = 8) -> Report:
+    tests = Suite(20 - failed, failed, 2, 12.5, ("tests.gpu::broken",) * failed)
+    facts = {"device": "GPU", "torch": "2"}
+    sizes = {"num_hidden_layers": 10, "hidden_size": 64}
+    return Report(MACHINE, facts, sizes, COST, tests, Tokens(8, equal), speed, 61.0)
+
+
+OURS = Timing(OCTAVO, ONE, prefill_seconds=0.1, decode_seconds=0.2)
+THEIRS = Timing(TRANSFORMERS, ONE, prefill_seconds=0.1, decode_seconds=0.5)
+
+
+def test_a_step_at_the_limit_has_all_of_it() -> None:
+    least = COST.decode([ONE.context])
+    at_best = replace(OURS, decode_seconds=10 * least.bytes / MACHINE.bandwidth)
+    assert shares(at_best, COST, MACHINE).bandwidth == pytest.approx(1)
+    assert at_best.tokens_per_second == pytest.approx(report(at_best).best(ONE))
+
+
+def test_shares_are_of_what_a_load_needs() -> None:
+    found = shares(OURS, COST, MACHINE)  # a step of 20 ms; 10 GB and 105 tokens of K and V; 100 tokens in 0.1 s
+    expected = Shares(bandwidth=(10 + 105e-5) / 0.02 / 1000, flops=10 / 0.02 / 5e4, prefill_flops=1000 / 0.1 / 5e4)
+    for name in ("bandwidth", "flops", "prefill_flops"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-4)
+
+
+def test_the_lead_is_a_ratio_of_tokens_a_second() -> None:
+    full = report(THEIRS, OURS)
+    assert full.lead(ONE) == pytest.approx(2.5)
+    assert full.lead(MANY) is None
+    assert report(OURS, Missed(TRANSFORMERS, ONE, "out of memory")).lead(ONE) is None
+
+
+@pytest.mark.parametrize(("changes", "right"), [({}, True), ({"failed": 1}, False), ({"equal": 7}, False)], ids=str)
+def test_right_is_what_computes_right(changes: dict[str, int], right: bool) -> None:
+    assert report(OURS, **changes).right is right
+
+
+def test_the_document_is_json_and_says_what_is_missing() -> None:
+    found = json.loads(json.dumps(report(THEIRS, OURS, Missed(OCTAVO, MANY, "no time left")).document()))
+    theirs, ours, missed = found["speed"]
+    assert (ours["batch"], ours["over_transformers"], theirs["over_transformers"]) == (1, 2.5, None)
+    assert ours["shares"]["bandwidth"] == pytest.approx(0.5, abs=0.01)
+    assert missed == {"contender": OCTAVO, "batch": 50, "prompt": 100, "steps": 10, "missed": "no time left"}
+    assert found["machine"]["bandwidth"] == MACHINE.bandwidth
+
+
+def test_the_table_has_a_row_for_each() -> None:
+    found = text.text(report(THEIRS, OURS, Missed(OCTAVO, MANY, "out of memory"), failed=1)).splitlines()
+    assert "  tests.gpu::broken" in found
+    assert "| 1 | octavo | 50 | 50% | 20.00 | 50% | 1% | 20% | 2.50x |" in found
+    assert "| 50 | octavo | out of memory | | | | | | |" in found
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_the_picture_shows_what_there_is(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / f"found.{kind}"
+    picture.draw(report(THEIRS, OURS, Missed(OCTAVO, MANY, "out of memory")), file)
+    if kind == "png":
+        assert file.read_bytes().startswith(b"\x89PNG")
+        return
+    ElementTree.parse(file)  # noqa: S314 (it is our own)
+    assert all(word in file.read_text("utf-8") for word in ("octavo", "transformers", "memory, decoding", "at best"))
+
+
+def test_a_smaller_device_gets_fewer_layers() -> None:
+    layers = [fitted(FULL_PLAN, memory * GB).sizes["num_hidden_layers"] for memory in (141, 80, 48, 24, 4)]
+    assert layers == [32, 32, 21, 10, 4]
+    assert fitted(TINY_PLAN, GB).sizes["num_hidden_layers"] == 2
+
+
+def test_each_prompt_is_another_one() -> None:
+    prompts = Load(3, 20, 4).prompts(1000)
+    assert [len(prompt) for prompt in prompts] == [20] * 3
+    assert len({tuple(prompt) for prompt in prompts}) == 3
+    assert prompts == Load(3, 20, 4).prompts(1000)
+
+
+def test_what_pytest_says_is_counted() -> None:
+    found = kernel_tests.counted(
+        '<testsuites><testsuite><testcase classname="a" name="x" time="1.5"/>'
+        '<testcase classname="a" name="y" time="1"><failure message="no"/></testcase>'
+        '<testcase classname="a" name="z" time="0"><error message="no"/></testcase>'
+        '<testcase classname="a" name="w" time="0"><skipped message="no"/></testcase></testsuite></testsuites>'
+    )
+    assert found == Suite(1, 2, 1, 2.5, ("a::y", "a::z"))
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "hack/gpu-check"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=os.environ)
+
+
+def test_all_of_it_runs_on_a_processor(tmp_path: Path) -> None:
+    document, drawn = tmp_path / "found.json", tmp_path / "found.svg"
+    done = program("--device", "cpu", "--tiny", "--json", str(document), "--picture", str(drawn))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(document.read_text("utf-8"))
+    assert found["tokens"] == {"compared": 16, "equal": 16}
+    assert {(each["contender"], each["batch"]) for each in found["speed"]} == {
+        (contender, load.batch) for contender in (OCTAVO, TRANSFORMERS) for load in TINY_PLAN.loads
+    }
+    assert all(each["tokens_per_second"] > 0 and each["shares"]["bandwidth"] > 0 for each in found["speed"])
+    assert found["tests"]["failed"] == 0
+    assert drawn.exists()
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    done = program()
+    assert (done.returncode, done.stdout) == (0, "gpu-check: there is no CUDA device here, so nothing was checked\n")
