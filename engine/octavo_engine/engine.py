@@ -26,7 +26,8 @@ class Runner(Protocol):
     """Computes a batch."""
 
     def run(self, batch: Batch) -> list[Sampled]:
-        """One outcome for each of `batch.sampling`, in that order."""
+        """One outcome for each of `batch.sampling`, in that order. Raises EngineDead when it cannot go on at all; other
+        errors end the requests of the batch."""
 
 
 class Recorder(Protocol):
@@ -143,6 +144,8 @@ class Engine:
         try:
             with self.pulse.computing(batch.kind):
                 sampled = self._runner.run(batch)
+        except EngineDead:
+            raise  # the runner itself knows that no later step can be computed
         except Exception:
             self._metrics.step(batch, self._clock() - started)
             return expired + self._fail(batch)

@@ -128,10 +128,11 @@ class HostRoom:
     limit: int
     wanted: int | None = None
     left_by_others: int | None = None  # bytes that are free or ours already; None: unknown, or nobody else is there
+    processes: int = 1  # that share the model
 
     def cache_bytes(self, needs: Needs) -> int:
         """See Room."""
-        spare = self._usable - needs.weights - needs.activations - HOST_RUNTIME_BYTES
+        spare = self._usable - needs.weights - needs.activations - self._runtime
         if spare < needs.least_bytes:
             raise InsufficientMemory(f"{self._sum(needs, needs.least_bytes)}: {self._remedy(needs, spare)}")
         if self.wanted is None:
@@ -146,22 +147,26 @@ class HostRoom:
         return self.wanted
 
     @property
+    def _runtime(self) -> int:
+        return HOST_RUNTIME_BYTES * self.processes
+
+    @property
     def _usable(self) -> int:
         return self.limit if self.left_by_others is None else min(self.limit, self.left_by_others)
 
     def _sum(self, needs: Needs, cache: int) -> str:
-        needed = needs.weights + needs.activations + cache + HOST_RUNTIME_BYTES
+        needed = needs.weights + needs.activations + cache + self._runtime
         room = f"the memory limit is {self.limit / GIB:.2f} GiB"
         if self._usable < self.limit:
             room = f"others on this machine leave {self._usable / GIB:.2f} GiB"
         return (
             f"{needed / GIB:.2f} GiB are needed ({needs.weights / GIB:.2f} for weights, {cache / GIB:.2f} for the KV"
-            f" cache, {needs.activations / GIB:.2f} for a step, {HOST_RUNTIME_BYTES / GIB:.2f} for the process), but"
+            f" cache, {needs.activations / GIB:.2f} for a step, {self._runtime / GIB:.2f} for the process), but"
             f" {room}"
         )
 
     def _remedy(self, needs: Needs, spare: int) -> str:
-        enough = needs.weights + needs.activations + needs.least_bytes + HOST_RUNTIME_BYTES
+        enough = needs.weights + needs.activations + needs.least_bytes + self._runtime
         verb = "raise it to" if self._usable == self.limit else "stop others until they leave"
         return _shorter(needs, spare, f"{verb} {enough / GIB:.2f} GiB", "choose a smaller model")
 

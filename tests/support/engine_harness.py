@@ -99,6 +99,7 @@ class Harness:
             block_size=options["block_size"],
             device=device,
             sampler=self.sampler,  # type: ignore[arg-type]
+            tell=options.get("tell"),
         )
         self.engine = Engine(
             scheduler=self.scheduler,

@@ -1,4 +1,6 @@
-"""A batch as tensors. The same batch gives the same tensors; only what a step would copy again is kept in between."""
+"""A batch as numbers, and the numbers as tensors. The same batch gives the same tensors; only what a step would copy
+again is kept in between.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,28 @@ from octavo_engine.runtime.block_tables import BlockTables
 
 
 @dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step in numbers alone: whoever has the same weights and the same cache computes the same from it."""
+
+    starts: npt.NDArray[np.int64]  # [sequences], tokens of each that are in the cache already
+    counts: npt.NDArray[np.int64]  # [sequences], tokens to compute; those with one come first
+    samples: npt.NDArray[np.bool_]  # [sequences], whether its last token gives a next one
+    tokens: npt.NDArray[np.int64]  # [tokens], one sequence after the other
+    tables: npt.NDArray[np.int32]  # [sequences, blocks], padded with 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """What the model needs for one step, on its device."""
 
     tokens: torch.Tensor  # int64 [tokens]
     layout: StepLayout
     sampling_rows: torch.Tensor | None  # int64 [samples]: rows of the hidden states that give a next token; None: all
+
+    @property
+    def samples(self) -> bool:
+        """False for a step after which no sequence has a next token."""
+        return self.sampling_rows is None or len(self.sampling_rows) > 0
 
 
 class InputBuilder:
@@ -33,38 +51,46 @@ class InputBuilder:
 
     def build(self, batch: Batch) -> StepInputs:
         """The tensors of a batch that has at least one slice."""
+        return self.inputs(self.plan(batch))
+
+    def plan(self, batch: Batch) -> StepPlan:
+        """The batch in numbers."""
         requests, firsts, sizes, samples = zip(*batch.slices, strict=True)  # columns: most of the work is in these
-        size, owner_ids = self._block_size, np.arange(len(requests))
         starts, counts = np.array(firsts, np.int64), np.array(sizes, np.int64)
-        stops = starts + counts
-        ends = counts.cumsum()
-        singles, longest = int(np.count_nonzero(counts == 1)), int(stops.max())
-        tables = self._tables.gather(requests, -(-longest // size))
-        positions = _positions(starts, counts, ends, singles)
-        blocks, offsets = np.divmod(positions, size)
-        owners = owner_ids if singles == len(requests) else np.repeat(owner_ids, counts)
-        layout = StepLayout(
-            positions=self._tensor(positions),
-            slots=self._tensor(tables[owners, blocks] * np.int64(size) + offsets),
-            query_start=self._tensor(np.concatenate(([0], ends)).astype(np.int32)),
-            context_lens=self._tensor(stops.astype(np.int32)),
-            block_tables=self._tensor(tables),
-            max_query=int(counts.max()),
-            max_context=longest,
-            num_decodes=singles,
-        )
-        return StepInputs(
-            self._tensor(_tokens(batch.slices, ends, singles)), layout, self._sampling_rows(samples, ends)
-        )
+        longest = int((starts + counts).max())
+        tables = self._tables.gather(requests, -(-longest // self._block_size))
+        return StepPlan(starts, counts, np.array(samples), _tokens(batch.slices, counts.cumsum()), tables)
 
-    def _sampling_rows(self, samples: Sequence[bool], ends: npt.NDArray[np.int64]) -> torch.Tensor | None:
-        if ends[-1] == len(samples) and all(samples):
-            return None
-        return self._tensor(ends[list(samples)] - 1)
+    def inputs(self, plan: StepPlan) -> StepInputs:
+        """The tensors of a plan."""
+        return inputs_of(plan, self._block_size, self._device)
 
-    def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._device.type == "cpu" else tensor.to(self._device)
+
+def inputs_of(plan: StepPlan, block_size: int, device: torch.device) -> StepInputs:
+    """A plan's tensors on that device."""
+    starts, counts, sequences = plan.starts, plan.counts, len(plan.starts)
+    stops, ends = starts + counts, counts.cumsum()
+    singles = int(np.count_nonzero(counts == 1))
+    positions = _positions(starts, counts, ends, singles)
+    blocks, offsets = np.divmod(positions, block_size)
+    owners = np.arange(sequences) if singles == sequences else np.repeat(np.arange(sequences), counts)
+
+    def tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+        made = torch.from_numpy(array)
+        return made if device.type == "cpu" else made.to(device)
+
+    layout = StepLayout(
+        positions=tensor(positions),
+        slots=tensor(plan.tables[owners, blocks] * np.int64(block_size) + offsets),
+        query_start=tensor(np.concatenate(([0], ends)).astype(np.int32)),
+        context_lens=tensor(stops.astype(np.int32)),
+        block_tables=tensor(plan.tables),
+        max_query=int(counts.max()),
+        max_context=int(stops.max()),
+        num_decodes=singles,
+    )
+    every_row = ends[-1] == sequences and bool(plan.samples.all())
+    return StepInputs(tensor(plan.tokens), layout, None if every_row else tensor(ends[plan.samples] - 1))
 
 
 def _positions(
@@ -76,9 +102,10 @@ def _positions(
     return np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
 
 
-def _tokens(slices: Sequence[Slice], ends: npt.NDArray[np.int64], singles: int) -> npt.NDArray[np.int64]:
-    """Token ids; single tokens, which are most slices, all at once."""
+def _tokens(slices: Sequence[Slice], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Token ids; single tokens, which are most slices and come first, all at once."""
     tokens = np.empty(ends[-1], np.int64)
+    singles = int(np.count_nonzero(np.diff(ends, prepend=0) == 1))
     tokens[:singles] = [request.tokens[start] for request, start, _, _ in slices[:singles]]
     for (request, start, count, _), end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
         tokens[end - count : end] = request.tokens[start : start + count]

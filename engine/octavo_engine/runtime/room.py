@@ -30,7 +30,10 @@ def room_of(config: EngineConfig, device: torch.device) -> Room:
     """The room on that device, as it is now."""
     if device.type == "cpu":
         return HostRoom(
-            limit=host.memory_limit(), wanted=config.kv_cache_memory_bytes, left_by_others=host.memory_left()
+            limit=host.memory_limit(),
+            wanted=config.kv_cache_memory_bytes,
+            left_by_others=host.memory_left(),
+            processes=config.tensor_parallel_size,
         )
     return device_room(config, DeviceMemory.of(device))
 

@@ -54,7 +54,7 @@ def test_values_arrive_typed():
         (["--max-num-seqs=many"], "--max-num-seqs"),
         (["--dtype=int3"], "--dtype"),
         (["--max-num-seq=3"], "--max-num-seq"),
-        (["--tensor-parallel-size=2"], "--tensor-parallel-size"),
+        (["--tensor-parallel-size=65"], "--tensor-parallel-size"),
         (["--no-enable-chunked-prefill", "--max-model-len=4096"], "raise --max-num-batched-tokens"),
         (["--scheduling-policy=cache-aware", "--no-enable-prefix-caching"], "--scheduling-policy cache-aware"),
         (["--scheduling-policy=lifo"], "--scheduling-policy"),

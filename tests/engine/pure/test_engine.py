@@ -146,6 +146,17 @@ class TestEngine:
         with pytest.raises(EngineDead):
             parts.engine.step()
 
+    def test_a_runner_that_knows_of_no_later_step_ends_the_engine_at_its_first(self):
+        parts = Scripted()
+
+        def fail(batch):
+            raise EngineDead("rank 1 of 2 was killed")
+
+        parts.runner.before = fail
+        parts.engine.add(request([1]))
+        with pytest.raises(EngineDead, match="rank 1 of 2"):
+            parts.engine.step()
+
     @pytest.mark.parametrize(
         ("tokens", "max_tokens", "param"), [(0, 1, "prompt"), (300, 1, "prompt"), (100, 200, "max_tokens")]
     )

@@ -1,0 +1,37 @@
+"""Rank 0's Runner: a step that fails here leaves the ranks apart, so that no later one could be computed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from octavo_engine.batch import Batch
+from octavo_engine.errors import EngineDead
+from octavo_engine.parallel.team import Team
+from octavo_engine.request import Sampled
+
+log = logging.getLogger(__name__)
+
+
+class Inner(Protocol):
+    """A Runner that tells the team of each step."""
+
+    def run(self, batch: Batch) -> list[Sampled]:
+        """One outcome for each of `batch.sampling`."""
+
+
+class LeadingRunner:
+    """Runs the batch with the others; whatever fails is the end of the engine, with the lost rank as its reason."""
+
+    def __init__(self, inner: Inner, team: Team) -> None:
+        self._inner, self._team = inner, team
+
+    def run(self, batch: Batch) -> list[Sampled]:
+        """One outcome for each of `batch.sampling`; raises EngineDead."""
+        try:
+            return self._inner.run(batch)
+        except EngineDead:
+            raise
+        except Exception as error:
+            log.exception("a step of several ranks failed in rank 0")
+            raise self._team.broken(f"a step of several ranks failed in rank 0: {type(error).__name__}") from error

@@ -1,0 +1,113 @@
+"""The other ranks as rank 0's start sees them: from their processes to a cache in each of them, and to their end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from octavo_engine.errors import InvalidConfiguration
+from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.model.joined import Split
+from octavo_engine.model.sharding import shard_of, unevenness
+from octavo_engine.parallel.assignment import Assignment
+from octavo_engine.parallel.board import Board
+from octavo_engine.parallel.peers import TorchPeers, device_of, join
+from octavo_engine.parallel.team import Team
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+
+class SharedProgress:
+    """Reports what all ranks have read, of this one and of the others."""
+
+    def __init__(self, report: Progress, team: Team | None) -> None:
+        self._report, self._team = report, team
+        self._own = (0, 0)
+
+    def __call__(self, done: int, total: int) -> None:
+        """This rank has read `done` of its `total` bytes."""
+        self._own = done, total
+        self.report()
+
+    def report(self) -> None:
+        """Say where all are."""
+        others = [] if self._team is None else [words["progress"] for words in self._team.latest("progress")]
+        done, total = map(sum, zip(self._own, *others, strict=True))
+        self._report(done, total)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """All ranks of a model but the first, which is this process, and what it shares with them."""
+
+    team: Team
+    peers: TorchPeers
+    split: Split  # what of the model is ours
+    meeting: TemporaryDirectory[str]
+
+    @classmethod
+    def start(cls, own: Assignment, spec: ModelSpec) -> Ranks:
+        """Start the others and meet them. They begin to load; so should we.
+
+        Args:
+            own: that of rank 0; the others' are the same.
+
+        Raises InvalidConfiguration where there are not enough devices, and EngineDead when one ends meanwhile.
+        """
+        check_devices(own.device, own.size)
+        if (words := unevenness(spec, own.size)) is not None:
+            log.warning("%s", words)
+        meeting, board = TemporaryDirectory(prefix="octavo-ranks-"), Board.create(own.size)
+        device, place = device_of(own.device, 0), Path(meeting.name) / "store"
+        team = Team.start([replace(own, rank=rank, place=str(place)) for rank in range(1, own.size)], board)
+        try:
+            team.wait_for("here")
+            peers = meet(team, lambda: join(0, own.size, place, device, board))
+        except BaseException:
+            team.close()
+            meeting.cleanup()
+            raise
+        log.info("%d ranks have met", own.size)
+        return cls(team, peers, Split(shard_of(spec, 0, own.size), peers), meeting)
+
+    def loaded(self, progress: SharedProgress) -> tuple[int, int | None]:
+        """Once all have loaded: the bytes of their weights, and the KV blocks that the fullest of their devices holds
+        (None on a host). Raises StartupError or EngineDead, whatever it was that kept one from it."""
+        told = self.team.wait_for("loaded", progress.report)
+        blocks = [words["blocks"] for words in told]
+        return sum(words["loaded"] for words in told), None if None in blocks else min(blocks)
+
+    def allocate(self, blocks: int) -> None:
+        """Have each make its part of the cache; returns when they are ready for steps. Raises as `loaded`."""
+        self.team.say(blocks=blocks)
+        self.team.wait_for("ready")
+
+    def close(self) -> None:
+        """End the others, and what is shared with them."""
+        self.team.close()
+        self.peers.leave()
+        self.peers.board.close()
+        self.meeting.cleanup()
+
+
+def meet(team: Team, join_others: Callable[[], TorchPeers]) -> TorchPeers:
+    """Our place among the ranks; raises EngineDead where they do not find each other."""
+    try:
+        return join_others()
+    except RuntimeError as error:
+        raise team.broken(f"the ranks did not find each other ({error})") from error
+
+
+def check_devices(kind: str, size: int) -> None:
+    """Raise InvalidConfiguration unless each rank has a device of its own; on a processor they share it."""
+    if kind != "cpu" and (there := torch.cuda.device_count()) < size:
+        raise InvalidConfiguration(
+            f"--tensor-parallel-size is {size}, but there are {there} CUDA devices here; lower it to {there}"
+        )
