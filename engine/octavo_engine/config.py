@@ -36,6 +36,11 @@ class EngineConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto", "type of weights and cache; auto: the checkpoint's own (bfloat16 for quantized GGUF)"
     )
+    kv_cache_dtype: Literal["auto", "fp8"] = option(
+        "auto",
+        "type of cached keys and values; auto: that of --dtype; fp8: 8 bits each, for twice the tokens and half of what"
+        " a decode reads, less exactly; CUDA only",
+    )
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: CUDA where there is one, else CPU")
     attention_backend: Literal["auto", "reference", "torch", "cpu", "triton"] = option(
         "auto",
@@ -128,6 +133,16 @@ class EngineConfig:
                 f" ({self.max_num_batched_tokens}) to at least {length}, or lower --max-model-len"
             )
         return length
+
+    @property
+    def refused_on_host(self) -> str | None:
+        """Why no processor serves with these settings, if none does."""
+        if self.kv_cache_dtype == "auto":
+            return None
+        return (
+            f"--kv-cache-dtype is {self.kv_cache_dtype}, which needs a CUDA device: processors have no 8-bit floats,"
+            " and widening each number takes longer than reading it in 16 bits; use auto"
+        )
 
     @property
     def queue_limit(self) -> int:

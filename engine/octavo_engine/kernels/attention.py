@@ -41,7 +41,7 @@ class AttentionShape:
     block_size: int  # tokens in one block
     kv_heads: int
     head_dim: int
-    dtype: torch.dtype  # of queries and cache
+    dtype: torch.dtype  # of queries; the cache has it, too, or one of `stored.EIGHT_BITS`
     scale: float  # factor on query x key
     sliding_window: int | None = None  # a token sees itself and the sliding_window - 1 before it; None: all before it
 
@@ -81,7 +81,7 @@ def choose(backend: Backend) -> AttentionKernels:
         "reference": "torch_reference",
         "torch": "torch_paged",
         "cpu": "cpu.attention",
-        "triton": "triton_decode",
+        "triton": "triton.attention",
     }
     kernels: AttentionKernels = importlib.import_module(f"octavo_engine.kernels.{modules[backend]}").KERNELS
     return kernels

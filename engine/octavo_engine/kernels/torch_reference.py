@@ -6,18 +6,19 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
+from octavo_engine.kernels.stored import bits, put
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
     """Store each token's key and value `[tokens, kv_heads, dim]` at its slot."""
-    key_cache.flatten(0, 1)[slots] = key
-    value_cache.flatten(0, 1)[slots] = value
+    put(key_cache, slots, key)
+    put(value_cache, slots, value)
 
 
 def read_sequence(cache: Tensor, block_table: Tensor, length: int) -> Tensor:
     """The first `length` entries of a sequence, `[length, kv_heads, dim]`."""
     num_blocks = -(-length // cache.shape[1])
-    return cache[block_table[:num_blocks].long()].flatten(0, 1)[:length]
+    return bits(cache)[block_table[:num_blocks].long()].view(cache.dtype).flatten(0, 1)[:length]
 
 
 def attend_sequence(query: Tensor, key: Tensor, value: Tensor, shape: AttentionShape) -> Tensor:

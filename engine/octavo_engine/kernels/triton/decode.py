@@ -1,0 +1,99 @@
+"""Attention of decodes: one query token a sequence, so that what counts is reading keys and values once, at full speed.
+
+One program computes all query heads that share a key head, over one piece of one sequence's context. The heads are rows
+of one product, padded to the smallest that tensor cores take. Programs that read neighbouring memory run side by side.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from octavo_engine.kernels.attention import AttentionShape, StepLayout
+from octavo_engine.kernels.triton.common import LOG2_E, attend_stretch, padded, padded_dim, store_rows, table_name
+from octavo_engine.kernels.triton.merge import LeftBehind
+from octavo_engine.kernels.triton.splits import Pieces, cut_decodes
+from octavo_engine.kernels.triton.targets import Target, launch_on
+
+
+@triton.jit(do_not_specialize=["window", "piece_tokens", "pieces", "table_stride"])  # a step's: compile once
+def decode(  # noqa: PLR0917 - a kernel's arguments are positional
+    query, key_cache, value_cache, block_tables, context_lens, output, partial, piece_sums,
+    scale_log2, window, piece_tokens, pieces, table_stride,
+    query_stride_t, query_stride_h, output_stride_t, output_stride_h,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Attention of one (sequence, key head, piece). WHOLE: no context is cut, and nothing is left for a merge."""
+    kv_head, sequence = tl.program_id(0) % KV_HEADS, tl.program_id(0) // KV_HEADS
+    piece = tl.program_id(1)
+    length = tl.load(context_lens + sequence)
+    first = tl.maximum(length - window, 0)
+    begin = first + piece * piece_tokens
+    end = tl.minimum(begin + piece_tokens, length)
+
+    rows, dims = tl.arange(0, ROWS), tl.arange(0, DIM_PADDED)
+    row_valid = rows < tl.where(begin < end, GROUP, 0)
+    head = kv_head * GROUP + rows
+    token = tl.zeros((ROWS,), tl.int32) + sequence
+    place = token.to(tl.int64) * query_stride_t + head * query_stride_h
+    q = tl.load(query + place[:, None] + dims[None, :], mask=row_valid[:, None] & (dims < DIM)[None, :], other=0.0)
+    nothing = tl.zeros((ROWS,), tl.int32)
+    outputs, sums, saw = attend_stretch(
+        q, key_cache, value_cache, block_tables + sequence.to(tl.int64) * table_stride, begin, end, end,
+        nothing, nothing + length, kv_head, scale_log2, KV_HEADS, DIM, DIM_PADDED, BLOCK_SIZE, ROWS, TILE,
+    )  # fmt: skip
+    alone = nothing + (length - first) <= piece_tokens
+    store_rows(
+        outputs, sums, saw, output, partial, piece_sums, row_valid, alone, token, head, piece, pieces,
+        output_stride_t, output_stride_h, KV_HEADS * GROUP, DIM, DIM_PADDED, WHOLE,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """The decodes of a step, which are its first sequences, as every layer computes them."""
+
+    layout: StepLayout
+    shape: AttentionShape
+    target: Target
+    sequences: int
+    window: int  # tokens that are seen, at most
+
+    @classmethod
+    def of(cls, layout: StepLayout, shape: AttentionShape, target: Target) -> Self:
+        """Of a step that has some."""
+        return cls(layout, shape, target, layout.num_decodes, shape.sliding_window or layout.max_context)
+
+    def attend(self, query: Tensor, key_cache: Tensor, value_cache: Tensor, output: Tensor) -> None:
+        """query `[tokens, heads, dim]` -> `output`, the same shape, of which the decodes' rows are written."""
+        layout, shape = self.layout, self.shape
+        group = query.shape[1] // shape.kv_heads
+        launch = launch_on(self.target, table_name("decode", query, key_cache), padded_dim(shape.head_dim))
+        pieces = self.pieces(group, key_cache.itemsize, launch.blocks["TILE"])
+        left = LeftBehind.room_for(pieces, output[: self.sequences])
+        decode[(self.sequences * shape.kv_heads, pieces.count)](
+            query, key_cache, value_cache, layout.block_tables, layout.context_lens, output, left.partial, left.sums,
+            shape.scale * LOG2_E, self.window, pieces.tokens, pieces.count, layout.block_tables.stride(0),
+            query.stride(0), query.stride(1), output.stride(0), output.stride(1),
+            KV_HEADS=shape.kv_heads, GROUP=group, DIM=shape.head_dim, DIM_PADDED=padded_dim(shape.head_dim),
+            BLOCK_SIZE=shape.block_size, WHOLE=pieces.count == 1,
+            **launch.arguments | {"ROWS": max(launch.blocks["ROWS"], padded(group))},
+        )  # fmt: skip
+        left.merge_into(output[: self.sequences], layout.positions, self.window)
+
+    def pieces(self, group: int, cached_bytes: int, tile: int) -> Pieces:
+        """How contexts are cut, where `group` heads share a key; `cached_bytes` has one number in the cache."""
+        return cut_decodes(
+            context=min(self.layout.max_context, self.window),
+            units=self.sequences * self.shape.kv_heads,
+            processors=self.target.processors,
+            group=group,
+            cached_bytes=cached_bytes,
+            tile=tile,
+        )
