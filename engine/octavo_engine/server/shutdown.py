@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from typing import NoReturn
 
 from octavo_engine import termination
 from octavo_engine.async_engine import AsyncEngine
@@ -85,7 +86,19 @@ def leave_stuck(lifecycle: Lifecycle, engine: AsyncEngine, fault: str) -> None:
     lifecycle.fault = fault
     os.write(STDERR, termination.line(ENGINE_STUCK, fault).encode() + b"\n")
     faulthandler.dump_traceback(STDERR)
-    termination.leave_word(ENGINE_STUCK, fault)
+    _leave(engine, ENGINE_STUCK, fault)
+
+
+def leave_broken(lifecycle: Lifecycle, engine: AsyncEngine, fault: str) -> None:
+    """The same where another process of this engine has ended: the step thread may wait for it, and for ever."""
+    faulthandler.dump_traceback_later(LEAVE_SECONDS, exit=True, file=STDERR)
+    lifecycle.fault = fault
+    os.write(STDERR, termination.line(ENGINE_DEAD, fault).encode() + b"\n")
+    _leave(engine, ENGINE_DEAD, fault)
+
+
+def _leave(engine: AsyncEngine, reason: str, fault: str) -> NoReturn:
+    termination.leave_word(reason, fault)
     engine.give_up(EngineDead("the engine has stopped"))
     time.sleep(LAST_WORDS_SECONDS)
     os._exit(1)
