@@ -168,13 +168,17 @@ def test_greedy_answers_are_transformers_own(variant: str, tmp_path: Path) -> No
     model = make_model(variant)
     decoder = load(save_model(model, tmp_path))
     prompts = [random_tokens(length, seed).tolist() for seed, length in enumerate([1, 8, 16, 25, 41])]
-    answers = Harness(decoder, blocks=64, budget=24).together(prompts, replace(GREEDY, max_tokens=20))
+    harness, params = Harness(decoder, blocks=64, budget=24), replace(GREEDY, max_tokens=20)
+    answers = harness.together(prompts, params)
     model.generation_config.eos_token_id = None
     for prompt, answer in zip(prompts, answers, strict=True):
         expected = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False, pad_token_id=0)
         assert [*prompt, *answer.tokens] == expected[0].tolist()
         wanted = oracle_logits(model, expected[0, :-1])[len(prompt) - 1 :]
         torch.testing.assert_close(torch.stack(answer.logits), wanted, atol=TOLERANCE, rtol=0)
+    again = harness.together(prompts, params)
+    assert again[-1].request.num_cached == 32, "two blocks of its prompt are found"
+    assert [answer.tokens for answer in again] == [answer.tokens for answer in answers]
 
 
 SHORT_DYNAMIC = {
