@@ -23,7 +23,7 @@ def test_equals_the_plain_definition(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("head_dim", [7, 8, 16, 40, 48, 72, 112, 192])
+@pytest.mark.parametrize("head_dim", [2, 8, 16, 40, 48, 72, 112, 192])
 def test_heads_of_any_width(head_dim: int, dtype: torch.dtype) -> None:
     assert Case(FEW, head_dim=head_dim, dtype=dtype).difference("cpu") <= TOLERANCE[dtype]
 
@@ -54,7 +54,7 @@ def test_long_and_short_together_are_cut_into_pieces(window: int | None) -> None
 def test_a_query_alone_gets_the_bits_that_it_gets_among_others(dtype: torch.dtype, threads: int) -> None:
     """Alone, its context is shared out between the threads; among others one of them may compute all of it."""
     case = Case(LONG, heads=9, kv_heads=3, dtype=dtype)
-    query, keys, values, layout = case.inputs()
+    query, keys, values, layout = case.inputs("cpu")
     together = choose("cpu").attend(query, keys, values, layout, scale=0.125)
     for row in (0, 2):
         alone = replace(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.cpu.cache_form import keys_by_word, values_by_word, write_kv
 from octavo_engine.kernels.pointwise import PLAIN, HeadNorms, PointwiseKernels, choose_pointwise
 from octavo_engine.model.rope import angles
 
@@ -55,9 +57,33 @@ def test_heads_are_turned_and_stored_alike(
         found.append(kernels.prepare_store(cos, sin, slots)(heads.clone(), norms, cache))
         caches.append(cache)
     torch.testing.assert_close(found[0], found[1], **CLOSE[dtype])
-    torch.testing.assert_close(caches[0][0], caches[1][0], **CLOSE[dtype])
-    assert torch.equal(caches[0][1], caches[1][1]), "values are copied as they are, and other slots left alone"
+    torch.testing.assert_close(by_token(keys_by_word(caches[0][0]), (0, 3, 1, 2, 4)), caches[1][0], **CLOSE[dtype])
+    values = by_token(values_by_word(caches[0][1]), (0, 2, 4, 1, 3))
+    assert torch.equal(values, caches[1][1]), "values are copied as they are, and other slots left alone"
+
+
+def by_token(cache: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """`[blocks, block_size, kv_heads, head_dim]` of a cache by word, its dimensions put in this order."""
+    return cache.permute(order).reshape(7, 16, 3, -1)
+
+
+@DTYPES
+def test_all_write_a_cache_alike(dtype: torch.dtype, fused: PointwiseKernels) -> None:
+    """What the attention kernels' own `write_kv` stores, and what comes with the turned heads."""
+    key, value, slots = numbers(9, 3, 64, seed=1, dtype=dtype), numbers(9, 3, 64, seed=2, dtype=dtype), torch.arange(9)
+    cos, sin = torch.ones(9, 1, 64, dtype=dtype), torch.zeros(9, 1, 64, dtype=dtype)
+    written = torch.zeros(2, 2, 16, 3, 64, dtype=dtype).unbind()
+    stored = torch.zeros(2, 2, 16, 3, 64, dtype=dtype).unbind()
+    write_kv(key, value, *written, slots)
+    fused.prepare_store(cos, sin, slots)(torch.cat((key, key, value), dim=1), None, stored)
+    for found, wanted in zip(stored, written, strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_half_precision_of_the_other_kind_stays_plain() -> None:
-    assert choose_pointwise(torch.float16, torch.device("cpu")) is PLAIN
+    assert choose_pointwise(torch.float16, torch.device("cpu"), choose("cpu")) is PLAIN
+
+
+def test_a_cache_that_others_read_is_stored_as_they_read_it() -> None:
+    chosen = choose_pointwise(torch.bfloat16, torch.device("cpu"), choose("torch"))
+    assert chosen.prepare_store is PLAIN.prepare_store

@@ -10,6 +10,7 @@ import torch
 from octavo_engine.kernels.attention import Backend, StepLayout, choose
 from paging import Pages
 
+REFERENCE: Backend = "reference"
 # Largest difference from the plain definition, on values of about one: a few units in the stored type's last place.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
@@ -32,28 +33,28 @@ class Case:
         steps = "_".join(f"{start}+{count}" for start, count in self.work)
         return f"{sizes}-w{self.window or 0}-{str(self.dtype).removeprefix('torch.')}-{steps}"
 
-    def inputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepLayout]:
-        """Query, key cache, value cache and layout. Slots that no token owns are NaN."""
+    def inputs(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepLayout]:
+        """Query, key cache, value cache and layout, as `backend` writes them. Slots that no token owns are NaN."""
         lengths = [start + count for start, count in self.work]
         pages = Pages.scattered(lengths, self.block_size)
         caches = pages.cache(self.kv_heads, self.head_dim, self.dtype, self.device)
         everything = pages.layout([(i, 0, length) for i, length in enumerate(lengths)], self.device)
         source = torch.Generator().manual_seed(0)
-        for cache in caches:
-            values = torch.randn(sum(lengths), self.kv_heads, self.head_dim, generator=source)
-            cache.flatten(0, 1)[everything.slots] = values.to(cache)
+        shape = sum(lengths), self.kv_heads, self.head_dim
+        key, value = (torch.randn(shape, generator=source).to(cache) for cache in caches)
+        choose(backend).write_kv(key, value, *caches, everything.slots)
         layout = pages.layout([(i, start, count) for i, (start, count) in enumerate(self.work)], self.device)
         query = torch.randn(len(layout.slots), self.heads, self.head_dim, generator=source)
         return query.to(caches[0]), *caches, layout
 
     def difference(self, backend: Backend) -> float:
         """Largest difference between `backend` and the plain definition; NaN shows as infinity."""
-        query, key_cache, value_cache, layout = self.inputs()
-        found, wanted = (
-            choose(name).attend(query, key_cache, value_cache, layout, scale=self.head_dim**-0.5, window=self.window)
-            for name in (backend, "reference")
-        )
+        found, wanted = (self._attended(name) for name in (backend, REFERENCE))
         return (found.float() - wanted.float()).abs().nan_to_num(torch.inf).max().item()
+
+    def _attended(self, backend: Backend) -> torch.Tensor:
+        query, *caches, layout = self.inputs(backend)
+        return choose(backend).attend(query, *caches, layout, scale=self.head_dim**-0.5, window=self.window)
 
 
 def around(edge: int) -> Sequence[int]:

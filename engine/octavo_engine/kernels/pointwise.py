@@ -1,6 +1,7 @@
 """What surrounds a decoder's products and its attention: RMSNorm, and the heads' way into the cache.
 
-Two sets: torch's operations, which define correct, and fused ones in C++ (`cpu.pointwise`).
+Three sets: torch's operations, which define correct, and fused ones in C++ (`cpu.pointwise`) and for CUDA
+(`triton.pointwise`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
+
+from octavo_engine.kernels.attention import AttentionKernels
+from octavo_engine.kernels.stored import put
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,10 @@ RmsNorm = Callable[[Tensor, Tensor, float], Tensor]
 """`(x [rows, width], weight [width], eps) -> x / rms(x) * weight` (https://arxiv.org/abs/1910.07467)."""
 
 
+AddRmsNorm = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""`(residual [rows, width], x, weight [width], eps)`: adds x to the residual, in place -> the norm of the sum."""
+
+
 @dataclass(frozen=True, slots=True)
 class PointwiseKernels:
     """One set.
@@ -45,11 +53,17 @@ class PointwiseKernels:
     name: str
     rms_norm: RmsNorm
     prepare_store: Callable[[Tensor, Tensor, Tensor], StoreHeads]
+    add_rms_norm: AddRmsNorm | None = None  # None: adding to the residual is left to the products
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """The plain norm."""
     return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The plain sum, which is rounded, and its norm."""
+    return rms_norm(residual.add_(x), weight, eps)
 
 
 def prepare_store(cos: Tensor, sin: Tensor, slots: Tensor) -> StoreHeads:
@@ -63,7 +77,7 @@ def prepare_store(cos: Tensor, sin: Tensor, slots: Tensor) -> StoreHeads:
             rotated = _norm_heads(rotated, norms, queries)
         rotated = rotate(rotated, cos, sin)
         for place, new in zip(cache, (rotated[:, queries:], values), strict=True):
-            place.flatten(0, 1).index_copy_(0, slots, new)
+            put(place, slots, new)
         return rotated[:, :queries]
 
     return store_heads
@@ -84,10 +98,23 @@ def _norm_heads(heads: Tensor, norms: HeadNorms, queries: int) -> Tensor:
 PLAIN = PointwiseKernels("torch", rms_norm, prepare_store)
 
 
-def choose_pointwise(dtype: torch.dtype, device: torch.device) -> PointwiseKernels:
-    """The fastest set for numbers of that type on that device, imported on demand."""
-    if device.type != "cpu" or dtype not in {torch.bfloat16, torch.float32}:
+def choose_pointwise(dtype: torch.dtype, device: torch.device, attention: AttentionKernels) -> PointwiseKernels:
+    """The fastest set for numbers of that type on that device, imported on demand.
+
+    attention: which kernels read the cache. The compiled ones have their own order of numbers within a block, so those
+    of their kind store for them, and plain ones for others.
+    """
+    if device.type == "cuda":
+        from octavo_engine.kernels.triton import pointwise as launched  # noqa: PLC0415
+        from octavo_engine.kernels.triton.targets import target_of  # noqa: PLC0415
+
+        return launched.Pointwise(target_of(device)).kernels
+    if dtype not in {torch.bfloat16, torch.float32}:
         return PLAIN
     from octavo_engine.kernels.cpu import library, pointwise  # noqa: PLC0415
 
-    return PLAIN if library.load() is None else pointwise.KERNELS
+    if library.load() is None:
+        return PLAIN
+    return (
+        pointwise.KERNELS if attention.name == "cpu" else PointwiseKernels("mixed", pointwise.rms_norm, prepare_store)
+    )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from octavo_engine.kernels import torch_paged
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
+from octavo_engine.kernels.cpu.cache_form import write_kv
 from octavo_engine.kernels.cpu.library import SUFFIXES, kernels
 
 
@@ -71,4 +72,4 @@ def prepare(layout: StepLayout, shape: AttentionShape) -> Attend:
     return attend
 
 
-KERNELS = AttentionKernels("cpu", torch_paged.write_kv, prepare)
+KERNELS = AttentionKernels("cpu", write_kv, prepare)

@@ -16,17 +16,24 @@ from torch import Tensor
 from octavo_engine.kernels.attention import AttentionShape
 from octavo_engine.kernels.cpu.attention import AttentionStep, describe
 from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels
-from octavo_engine.kernels.cpu.linear import PackedGatedLinear, PackedLinear
+from octavo_engine.kernels.cpu.packing import Kind, PackedGatedLinear, PackedLinear
 from octavo_engine.kernels.cpu.pointwise import HeadsOfStep
 from octavo_engine.kernels.layers import LayerCache, LayersShape, LayerWeights, Step
+from octavo_engine.kernels.side_by_side import SideBySide, products_in
+
+
+class Product(ctypes.Structure):
+    """The kernel's view of a product; the same fields as in `native/product.h`."""
+
+    _fields_ = (("kind", c_int64), ("weight", c_void_p), ("parts", c_int64), ("outputs", c_int64))
 
 
 class Layer(ctypes.Structure):
     """The kernel's view of a layer's weights; the same fields as in `native/layers.cpp`."""
 
-    _fields_ = tuple(
-        (name, c_void_p)
-        for name in ("input_norm", "query_norm", "key_norm", "mlp_norm", "qkv", "output", "gate_up", "down")
+    _fields_ = (
+        *((name, c_void_p) for name in ("input_norm", "query_norm", "key_norm", "mlp_norm")),
+        *((name, Product) for name in ("qkv", "output", "gate_up", "down")),
     )
 
 
@@ -52,16 +59,17 @@ class PackedLayers:
     layers: Sequence[LayerWeights]
     shape: LayersShape
     _views: ctypes.Array[Layer] = field(init=False)
+    _parts: list[ctypes.Array[Product]] = field(init=False, default_factory=list)  # of products side by side
 
     def __post_init__(self) -> None:
-        views = (Layer * len(self.layers))(*map(view, self.layers))
+        views = (Layer * len(self.layers))(*(view(layer, self._parts) for layer in self.layers))
         object.__setattr__(self, "_views", views)
 
     def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
         """Run them; `hidden` is overwritten."""
         shape, tokens = self.shape, len(hidden)
         attention = {window: self._attention(window, step, caches[0][0]) for window in shape.windows}
-        heads = self._heads(step)
+        heads = self._heads(step, block_size=caches[0][0].shape[1])
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         widths = (hidden.shape[1], queries + 2 * keys, queries, shape.intermediate)
         scratch = [torch.empty((tokens, width), dtype=hidden.dtype) for width in widths]
@@ -90,21 +98,36 @@ class PackedLayers:
         view.query_heads = shape.heads
         return view
 
-    def _heads(self, step: Step) -> HeadsOfStep:
+    def _heads(self, step: Step, block_size: int) -> HeadsOfStep:
         """The way of the step's heads into the cache."""
         shape, slots = self.shape, step.layout.slots
-        sizes = (len(slots), shape.heads, shape.kv_heads, shape.head_dim)
+        sizes = (len(slots), shape.heads, shape.kv_heads, shape.head_dim, block_size)
         return HeadsOfStep(address(step.cos), address(step.sin), address(slots), *sizes, shape.eps)
 
 
 def packed(layers: Sequence[LayerWeights]) -> bool:
     """True if every product is packed: a weight that does not pack leaves its layers to be called one by one."""
-    return all(isinstance(product, PackedLinear | PackedGatedLinear) for layer in layers for product in layer.products)
+    return all(is_packed(product) for layer in layers for product in layer.products)
 
 
-def view(layer: LayerWeights) -> Layer:
-    """Points into the layer's memory, which must live as long."""
-    packed_ones = [part for part in layer.products if isinstance(part, PackedLinear | PackedGatedLinear)]
-    pointers = [product.weight.pointer for product in packed_ones]
+def is_packed(product: object) -> bool:
+    """True for one that the native loop can call, and for some of them side by side."""
+    parts = products_in(product) if isinstance(product, SideBySide) else (product,)
+    return all(isinstance(part, PackedLinear | PackedGatedLinear) for part in parts)
+
+
+def view(layer: LayerWeights, parts: list[ctypes.Array[Product]]) -> Layer:
+    """Points into the layer's memory and into what is appended to `parts`; both must live as long."""
     norms = (None, None) if layer.head_norms is None else (layer.head_norms.query, layer.head_norms.key)
-    return Layer(address(layer.input_norm), *map(address, norms), address(layer.mlp_norm), *pointers)
+    products = [product_view(product, parts) for product in layer.products]
+    return Layer(address(layer.input_norm), *map(address, norms), address(layer.mlp_norm), *products)
+
+
+def product_view(product: object, parts: list[ctypes.Array[Product]]) -> Product:
+    """The same for a product that `is_packed`."""
+    if isinstance(product, SideBySide):
+        views = (Product * len(product.parts))(*(product_view(part, parts) for part in product.parts))
+        parts.append(views)
+        return Product(Kind.JOINED, ctypes.addressof(views), len(views), sum(view.outputs for view in views))
+    assert isinstance(product, PackedLinear | PackedGatedLinear)
+    return Product(product.weight.kind, product.weight.pointer, 0, product.weight.outputs)

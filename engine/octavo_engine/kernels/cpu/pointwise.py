@@ -23,6 +23,7 @@ class HeadsOfStep(ctypes.Structure):
         ("query_heads", c_int64),
         ("kv_heads", c_int64),
         ("dim", c_int64),
+        ("block_size", c_int64),
         ("eps", c_float),
     )
 
@@ -36,7 +37,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def prepare_store(cos: Tensor, sin: Tensor, slots: Tensor) -> StoreHeads:
-    """The fast twin of `pointwise.prepare_store`; the heads are overwritten."""
+    """Turns and stores as `pointwise.prepare_store` does, into a cache that lies as `cache_form` says; the heads are
+    overwritten."""
     threads, dim = torch.get_num_threads(), cos.shape[-1]
     step = HeadsOfStep(cos.data_ptr(), sin.data_ptr(), slots.data_ptr(), len(slots), dim=dim)
     pointer, store = ctypes.addressof(step), getattr(kernels(), f"octavo_store_heads_{SUFFIXES[cos.dtype]}")
@@ -44,7 +46,7 @@ def prepare_store(cos: Tensor, sin: Tensor, slots: Tensor) -> StoreHeads:
 
     def store_heads(heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor]) -> Tensor:
         assert len(heads) == len(tensors[2])
-        step.kv_heads = cache[0].shape[2]
+        _, step.block_size, step.kv_heads, _ = cache[0].shape
         step.query_heads = heads.shape[1] - 2 * step.kv_heads
         step.eps = 0.0 if norms is None else norms.eps
         weights = (None, None) if norms is None else (address(norms.query), address(norms.key))

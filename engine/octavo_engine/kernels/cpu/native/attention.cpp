@@ -14,21 +14,28 @@ T* place_of(const AttentionStep& step, const QueryTile& tile, int64_t kv_head, i
     return out + (token * step.query_heads + kv_head * step.group() + row % step.group()) * step.dim;
 }
 
-// The keys of a piece that some query of the tile sees; they begin with a whole tile.
+// The keys of an item that some query of the tile sees; they begin with a whole tile.
 template <typename T>
-void add_piece_of(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t piece) {
-    const int64_t first = (job.tile.first_piece + piece) * PIECE;
-    const int64_t seen = std::max<int64_t>(0, job.position(0) + 1 - job.step.window);
-    const int64_t begin = std::max(first, seen / KEYS * KEYS);
-    add_piece(job, work, to, begin, std::min(first + PIECE, job.last() + 1));
+Job<T> job_of(const AttentionStep& step, const Plan& plan, const Item& item, const T* keys, const T* values) {
+    const QueryTile& tile = plan.tiles[item.tile];
+    const bool whole = tile.kept == QueryTile::WHOLE;
+    const int64_t first = (tile.first_piece + (whole ? 0 : item.piece)) * PIECE;
+    const int64_t stop = step.position(tile.sequence, tile.first + tile.count - 1) + 1;
+    const int64_t seen = std::max<int64_t>(0, step.position(tile.sequence, tile.first) + 1 - step.window);
+    return {step, tile, item.kv_head, item.kv_heads, std::max(first, seen / KEYS * KEYS),
+            whole ? stop : std::min(first + PIECE, stop), keys, values};
 }
 
 template <typename T>
-void attend_whole(const Job<T>& job, Workspace<T>& work, T* out) {
-    add_piece_of(job, work, work.total, 0);
-    for (int64_t piece = 1; piece < job.tile.pieces; ++piece) {
-        add_piece_of(job, work, work.piece, piece);
-        merge(work.total, work.piece, work.rows, work.width);
+void attend_whole(const Job<T>& job, const Job<T>* next, Workspace<T>& work, T* out) {
+    for (int64_t begin = job.begin, end; begin < job.end; begin = end) {
+        end = std::min((begin / PIECE + 1) * PIECE, job.end);
+        if (begin == job.begin) {
+            add_piece(job, next, work, work.total, begin, end);
+        } else {
+            add_piece(job, next, work, work.piece, begin, end);
+            merge(work.total, work.piece, work.rows, work.width);
+        }
     }
     for (int64_t row = 0; row < work.rows; ++row)
         write_out(work.total, row, work.width, work.dim,
@@ -36,16 +43,14 @@ void attend_whole(const Job<T>& job, Workspace<T>& work, T* out) {
 }
 
 template <typename T>
-void attend_item(const AttentionStep& step, const Plan& plan, const Item& item, const T* query, int64_t stride,
-                 const T* keys, const T* values, T* out) {
+void attend_item(const Job<T>& job, const Job<T>* next, const Plan& plan, int64_t piece, const T* query, int64_t stride,
+                 T* out) {
     static thread_local Workspace<T> work;
-    const QueryTile& tile = plan.tiles[item.tile];
-    const Job<T> job{step, tile, item.kv_head, item.kv_heads, keys, values};
-    work.fit(step.dim, job.rows() * job.kv_heads);
+    work.fit(job.step.dim, job.rows() * job.kv_heads);
     gather_queries(job, query, stride, work);
-    if (tile.kept == QueryTile::WHOLE) return attend_whole(job, work, out);
-    const int64_t row = Plan::row(step, tile, item.kv_head, item.piece);
-    add_piece_of(job, work, plan.kept.from(row, work.width), item.piece);
+    if (job.tile.kept == QueryTile::WHOLE) return attend_whole(job, next, work, out);
+    const int64_t row = Plan::row(job.step, job.tile, job.kv_head, piece);
+    add_piece(job, next, work, plan.kept.from(row, work.width), job.begin, job.end);
 }
 
 // The pieces of a tile that several threads computed, in the order in which one would have.
@@ -61,12 +66,24 @@ void merge_pieces(const AttentionStep& step, const Plan& plan, const QueryTile& 
 }  // namespace
 
 template <typename T>
-void attend(const AttentionStep& step, const Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
+void attend(const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
             T* out) {
     const auto items = static_cast<int64_t>(plan.items.size()), tiles = static_cast<int64_t>(plan.tiles.size());
-#pragma omp for schedule(dynamic)
-    for (int64_t item = 0; item < items; ++item)
-        attend_item(step, plan, plan.items[item], query, stride, keys, values, out);
+    const auto job = [&](int64_t item) { return job_of(step, plan, plan.items[item], keys, values); };
+    // A thread takes an item before it works on the one before: so it can ask for what the next one reads.
+    for (int64_t item = plan.taken++; item < items;) {
+        const int64_t following = plan.taken++;
+        const int64_t piece = plan.items[item].piece;
+        if (following < items) {
+            const Job<T> next = job(following);
+            attend_item(job(item), &next, plan, piece, query, stride, out);
+        } else {
+            attend_item<T>(job(item), nullptr, plan, piece, query, stride, out);
+        }
+        item = following;
+    }
+    if (!plan.cut_at_pieces) return;
+#pragma omp barrier
 #pragma omp for schedule(dynamic)
     for (int64_t index = 0; index < tiles * step.kv_heads; ++index) {
         const QueryTile& tile = plan.tiles[index / step.kv_heads];
@@ -79,13 +96,14 @@ void plan_and_attend(const AttentionStep& step, const T* query, int64_t stride, 
                      int threads) {
     static thread_local Plan plan_of_thread;  // its memory is used again in every layer
     Plan& plan = plan_of_thread;              // this thread's, for all threads
-    plan.cut(step, output_width(step.dim), threads);
+    plan.cut(step, threads);
+    plan.begin();
 #pragma omp parallel num_threads(threads)
     attend(step, plan, query, stride, keys, values, out);
 }
 
-template void attend(const AttentionStep&, const Plan&, const float*, int64_t, const float*, const float*, float*);
-template void attend(const AttentionStep&, const Plan&, const Bf16*, int64_t, const Bf16*, const Bf16*, Bf16*);
+template void attend(const AttentionStep&, Plan&, const float*, int64_t, const float*, const float*, float*);
+template void attend(const AttentionStep&, Plan&, const Bf16*, int64_t, const Bf16*, const Bf16*, Bf16*);
 
 }  // namespace octavo
 

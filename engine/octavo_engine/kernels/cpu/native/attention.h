@@ -6,10 +6,12 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "buffer.h"
+#include "vectors.h"
 
 namespace octavo {
 
@@ -26,6 +28,13 @@ struct AttentionStep {
     int64_t queries(int64_t sequence) const { return starts[sequence + 1] - starts[sequence]; }
     int64_t position(int64_t sequence, int64_t query) const { return lengths[sequence] - queries(sequence) + query; }
 };
+
+constexpr int64_t up_to(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+constexpr int64_t PASS = 2 * LANES;  // columns of a register tile of TILE_ROWS rows
+
+// Width of a row of outputs.
+inline int64_t output_width(int64_t dim) { return up_to(dim, PASS); }
 
 constexpr int64_t KEYS = 64;                // of a tile: its scores are computed at once
 constexpr int64_t PIECE = 4 * KEYS;         // keys that share a running softmax
@@ -67,9 +76,14 @@ struct Plan {
     std::vector<QueryTile> tiles;
     std::vector<Item> items;  // the costly ones first
     Softmaxes kept;           // of the tiles that are cut at their pieces
+    bool cut_at_pieces;       // some are
+    std::atomic<int64_t> taken;  // items, by all threads of the team
 
-    // Tiles of all queries; one that is more than its share of the step is cut at its pieces. `width`: a row's numbers.
-    void cut(const AttentionStep& step, int64_t width, int threads);
+    // Tiles of all queries; one that is more than its share of the step is cut at its pieces.
+    void cut(const AttentionStep& step, int threads);
+
+    // Before every use, by one thread.
+    void begin() { taken = 0; }
 
     // Where the results of one piece of a tile are kept, of one key/value head after the other.
     static int64_t row(const AttentionStep& step, const QueryTile& tile, int64_t kv_head, int64_t piece) {
@@ -85,7 +99,7 @@ private:
 // Computes a planned step, with each thread of the region in which it is called: all of them return when it is done.
 // query [tokens][query heads][dim], `stride` numbers from token to token; out [tokens][query heads][dim].
 template <typename T>
-void attend(const AttentionStep& step, const Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
+void attend(const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
             T* out);
 
 }  // namespace octavo

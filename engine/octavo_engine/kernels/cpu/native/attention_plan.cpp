@@ -35,7 +35,7 @@ void Plan::add_items(const AttentionStep& step, int64_t index, int64_t kv_heads)
         for (int64_t piece = first; piece < end; ++piece) items.push_back({index, kv_head, kv_heads, piece});
 }
 
-void Plan::cut(const AttentionStep& step, int64_t width, int threads) {
+void Plan::cut(const AttentionStep& step, int threads) {
     tiles.clear(), items.clear();
     for (int64_t sequence = step.sequences - 1; sequence >= 0; --sequence) add_tiles(step, sequence, tiles);
     int64_t costs = 0, pieces = 0, rows = 0;
@@ -50,7 +50,8 @@ void Plan::cut(const AttentionStep& step, int64_t width, int threads) {
         }
         add_items(step, index, heads);
     }
-    kept = memory.fit(rows, width);
+    kept = memory.fit(rows, output_width(step.dim));
+    cut_at_pieces = rows > 0;
 }
 
 }  // namespace octavo

@@ -1,26 +1,29 @@
-// All layers of a decoder in one call: what a step costs beside its kernels is paid once, not for each of them.
+// All layers of a decoder in one call, by one team of threads that meets at a barrier after each kernel: waking the
+// threads anew for each of a step's hundreds of kernels, and planning the same attention for each layer, costs a single
+// stream more than its attention does.
 //
 // The same kernels in the same order as model/layers.py calls them one by one, so the same numbers to the last bit.
 
+#include <memory>
+
 #include "attention.h"
+#include "kernels.h"
+#include "product.h"
 #include "vectors.h"
 
 namespace octavo {
 
-struct Weight;       // linear.cpp
-struct HeadsOfStep;  // pointwise.cpp
-
 // The weights of a layer (kernels/cpu/layers.py has the same fields).
 struct Layer {
     const void *input_norm, *query_norm, *key_norm, *mlp_norm;
-    const Weight *qkv, *output, *gate_up, *down;
+    Product qkv, output, gate_up, down;
 };
 
 // A step of all of them (kernels/cpu/layers.py has the same fields).
 struct LayersStep {
     const Layer* layers;
     void* const* caches;                    // [layers][2]: keys and values
-    const AttentionStep* const* attention;  // [layers], by the layer's window
+    const AttentionStep* const* attention;  // [layers], the same for all with the same window
     const HeadsOfStep* heads;
     int64_t count, tokens;                  // layers; tokens of the step
     int64_t hidden_width, heads_width, attended_width, gated_width;
@@ -29,40 +32,76 @@ struct LayersStep {
     float eps;
 };
 
+namespace {
+
+// The plan of each attention that some layer has.
+class Plans {
+    std::vector<std::unique_ptr<Plan>> plans;  // their memory is used again in every step
+    std::vector<Plan*> of_layer;
+
+public:
+    void cut(const LayersStep& step, int threads) {
+        size_t used = 0;
+        of_layer.assign(step.count, nullptr);
+        for (int64_t layer = 0; layer < step.count; ++layer) {
+            const auto same = std::find(step.attention, step.attention + layer, step.attention[layer]) - step.attention;
+            if (same == layer) {
+                if (used == plans.size()) plans.push_back(std::make_unique<Plan>());
+                of_layer[layer] = plans[used++].get();
+                of_layer[layer]->cut(*step.attention[layer], threads);
+            } else {
+                of_layer[layer] = of_layer[same];
+            }
+        }
+    }
+    Plan& of(int64_t layer) const { return *of_layer[layer]; }
+};
+
+template <typename T>
+void run_layer(Team team, const LayersStep& step, int64_t index, Plan& plan) {
+    const Layer& layer = step.layers[index];
+    T *hidden = static_cast<T*>(step.hidden), *normed = static_cast<T*>(step.normed);
+    T *turned = static_cast<T*>(step.turned), *attended = static_cast<T*>(step.attended);
+    T *gated = static_cast<T*>(step.gated);
+    T *keys = static_cast<T*>(step.caches[2 * index]), *values = static_cast<T*>(step.caches[2 * index + 1]);
+    const auto norm = [&](const void* weight) {
+        rms_norm(team, hidden, static_cast<const T*>(weight), normed, step.tokens, step.hidden_width, step.eps);
+#pragma omp barrier
+    };
+    const auto multiply = [&](const Product& product, const T* x, int64_t width, const T* residual, T* out) {
+        octavo::multiply<T>(team, product, x, width, step.tokens, {residual, out, nullptr, product.outputs});
+#pragma omp barrier
+    };
+    norm(layer.input_norm);
+    multiply(layer.qkv, normed, step.hidden_width, nullptr, turned);
+    store_heads(team, *step.heads, turned, static_cast<const T*>(layer.query_norm),
+                static_cast<const T*>(layer.key_norm), keys, values);
+    if (team.thread == 0) plan.begin();
+#pragma omp barrier
+    attend(*step.attention[index], plan, turned, step.heads_width, keys, values, attended);
+#pragma omp barrier
+    multiply(layer.output, attended, step.attended_width, hidden, hidden);
+    norm(layer.mlp_norm);
+    multiply(layer.gate_up, normed, step.hidden_width, nullptr, gated);
+    multiply(layer.down, gated, step.gated_width, hidden, hidden);
+}
+
+template <typename T>
+void run_layers(const LayersStep& step, int threads) {
+    static thread_local Plans plans_of_thread;
+    Plans& plans = plans_of_thread;  // this thread's, for all threads
+    plans.cut(step, threads);
+#pragma omp parallel num_threads(threads)
+    for (int64_t index = 0; index < step.count; ++index) run_layer<T>(Team::here(), step, index, plans.of(index));
+}
+
+}  // namespace
 }  // namespace octavo
 
-#define OCTAVO_LAYERS(TYPE, SUFFIX)                                                                                   \
-    extern "C" void octavo_rms_norm_##SUFFIX(const void*, const void*, void*, int64_t, int64_t, float, int);          \
-    extern "C" void octavo_linear_##SUFFIX(const octavo::Weight*, const void*, int64_t, int64_t, const void*, void*,  \
-                                           float*, int);                                                              \
-    extern "C" void octavo_store_heads_##SUFFIX(const octavo::HeadsOfStep*, void*, const void*, const void*, void*,   \
-                                                void*, int);                                                          \
-    extern "C" void octavo_attend_##SUFFIX(const octavo::AttentionStep*, const void*, int64_t, const void*,           \
-                                           const void*, void*, int);                                                  \
-    extern "C" void octavo_layers_##SUFFIX(const octavo::LayersStep* step, int threads) {                             \
-        const octavo::LayersStep& s = *step;                                                                          \
-        const auto norm = [&](const void* weight) {                                                                   \
-            octavo_rms_norm_##SUFFIX(s.hidden, weight, s.normed, s.tokens, s.hidden_width, s.eps, threads);           \
-        };                                                                                                            \
-        const auto multiply = [&](const octavo::Weight* weight, const void* x, int64_t width, void* residual,         \
-                                  void* out) {                                                                        \
-            octavo_linear_##SUFFIX(weight, x, width, s.tokens, residual, out, nullptr, threads);                      \
-        };                                                                                                            \
-        for (int64_t index = 0; index < s.count; ++index) {                                                           \
-            const octavo::Layer& layer = s.layers[index];                                                             \
-            void* const* cache = s.caches + 2 * index;                                                                \
-            norm(layer.input_norm);                                                                                   \
-            multiply(layer.qkv, s.normed, s.hidden_width, nullptr, s.turned);                                         \
-            octavo_store_heads_##SUFFIX(s.heads, s.turned, layer.query_norm, layer.key_norm, cache[0], cache[1],      \
-                                        threads);                                                                     \
-            octavo_attend_##SUFFIX(s.attention[index], s.turned, s.heads_width, cache[0], cache[1], s.attended,       \
-                                   threads);                                                                          \
-            multiply(layer.output, s.attended, s.attended_width, s.hidden, s.hidden);                                 \
-            norm(layer.mlp_norm);                                                                                     \
-            multiply(layer.gate_up, s.normed, s.hidden_width, nullptr, s.gated);                                      \
-            multiply(layer.down, s.gated, s.gated_width, s.hidden, s.hidden);                                         \
-        }                                                                                                             \
-    }
+extern "C" void octavo_layers_float32(const octavo::LayersStep* step, int threads) {
+    octavo::run_layers<float>(*step, threads);
+}
 
-OCTAVO_LAYERS(float, float32)
-OCTAVO_LAYERS(octavo::Bf16, bfloat16)
+extern "C" void octavo_layers_bfloat16(const octavo::LayersStep* step, int threads) {
+    octavo::run_layers<octavo::Bf16>(*step, threads);
+}

@@ -5,18 +5,17 @@
 // A decode step reads every weight once, so what counts is that the weights stream: a panel of outputs lies in memory
 // in the order in which it is read, panels of a thread one after another, and lines are asked for ahead of their use.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "kernels.h"
+#include "outputs.h"
 #include "vectors.h"
 
 namespace octavo {
 namespace {
 
-constexpr int64_t PANEL = 2 * LANES;  // outputs of a panel
 constexpr int64_t ROW_BLOCK = 96;     // rows that pass a panel before the next: they stay in the core's own cache
 constexpr int64_t AHEAD = 4096;       // bytes of a panel asked for before they are used
 constexpr int SECOND_CACHE = 2;       // where they are asked to: the first one is too small for so much
@@ -27,10 +26,6 @@ constexpr int64_t WORTH_A_THREAD = 4096;  // words looked up; below that, waking
 struct Sums {
     Vec of[TILE_ROWS][2];
 };
-
-// Inputs of one output that lie together in a panel: a pair of bfloat16, or one of float32.
-template <typename T>
-constexpr int64_t STEP = sizeof(uint32_t) / sizeof(T);
 
 // sums[row][half] = x[row] . panel, for ROWS rows
 template <typename T, int ROWS>
@@ -83,44 +78,7 @@ constexpr std::array<Tile<float>, TILE_ROWS> tiles(float, std::index_sequence<RO
 template <typename T>
 constexpr auto TILES = tiles(T{}, std::make_index_sequence<TILE_ROWS>());
 
-}  // namespace
-
-// A packed weight; Python makes it once (kernels/cpu/linear.py has the same fields).
-struct Weight {
-    const void* panels;  // [panels][steps][PANEL], each a pair of inputs of one output, or one of float32
-    const float* bias;   // [panels * PANEL] in the panels' order, or null
-    int64_t inputs;      // even for bfloat16
-    int64_t outputs;     // of a gated weight: half of its rows, and a panel is LANES of gate beside the same of up
-    int64_t gated;
-};
-
-// What becomes of the sums: out = sums + residual, or silu(gate) * up.
-template <typename T>
-struct Finish {
-    const T* residual;  // [rows][outputs], or null; may be out
-    T* out;             // [rows][outputs], or null
-    float* wide_out;    // the same unrounded, or null
-};
-
-namespace {
-
-template <typename T>
-void finish(const Weight& weight, int64_t panel, int64_t row, Vec low, Vec high, const Finish<T>& to) {
-    if (weight.bias) {
-        low = low + load(weight.bias + panel * PANEL);
-        high = high + load(weight.bias + panel * PANEL + LANES);
-    }
-    const auto put = [&](int64_t column, Vec values) {
-        const Mask mask = lanes(column, weight.outputs);
-        const int64_t place = row * weight.outputs + column;
-        if (to.residual) values = values + load(to.residual + place, mask);
-        if (to.wide_out) return store(to.wide_out + place, values, mask);
-        store(to.out + place, values, mask);
-    };
-    if (weight.gated) return put(panel * LANES, silu(low) * high);
-    put(panel * PANEL, low);
-    put(panel * PANEL + LANES, high);
-}
+Outputs outputs_of(const Weight& weight) { return {weight.bias, weight.outputs, weight.gated}; }
 
 // One panel with up to ROW_BLOCK rows, in tiles of nearly the same height.
 template <typename T>
@@ -133,20 +91,7 @@ void multiply(const Weight& weight, int64_t panel, const T* x, int64_t stride, i
         const int64_t first = begin + rows * index / count, last = begin + rows * (index + 1) / count;
         TILES<T>[last - first - 1](x + first * stride, stride, weights, steps, sums);
         for (int64_t row = first; row < last; ++row)
-            finish(weight, panel, row, sums.of[row - first][0], sums.of[row - first][1], to);
-    }
-}
-
-// x [rows][inputs], with `stride` numbers from row to row.
-template <typename T>
-void linear(const Weight& weight, const T* x, int64_t stride, int64_t rows, const Finish<T>& to, int threads) {
-    const int64_t width = weight.gated ? LANES : PANEL, panels = (weight.outputs + width - 1) / width;
-#pragma omp parallel num_threads(threads)
-    {
-        const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
-        for (int64_t begin = 0; begin < rows; begin += ROW_BLOCK)
-            for (int64_t panel = panels * thread / team; panel < panels * (thread + 1) / team; ++panel)
-                multiply(weight, panel, x, stride, begin, std::min(begin + ROW_BLOCK, rows), to);
+            finish(outputs_of(weight), panel, row, sums.of[row - first][0], sums.of[row - first][1], to);
     }
 }
 
@@ -164,7 +109,25 @@ void look_up(const Weight& weight, int64_t step_inputs, const int64_t* rows, int
     }
 }
 
+template <typename T>
+void run(const Weight& weight, const T* x, int64_t stride, int64_t rows, const Finish<T>& to, int threads) {
+#pragma omp parallel num_threads(threads)
+    linear(Team::here(), weight, x, stride, rows, to);
+}
+
 }  // namespace
+
+template <typename T>
+void linear(Team team, const Weight& weight, const T* x, int64_t stride, int64_t rows, const Finish<T>& to) {
+    const int64_t panels = outputs_of(weight).panels();
+    for (int64_t begin = 0; begin < rows; begin += ROW_BLOCK)
+        for (int64_t panel = team.begin(panels); panel < team.end(panels); ++panel)
+            multiply(weight, panel, x, stride, begin, std::min(begin + ROW_BLOCK, rows), to);
+}
+
+template void linear(Team, const Weight&, const float*, int64_t, int64_t, const Finish<float>&);
+template void linear(Team, const Weight&, const Bf16*, int64_t, int64_t, const Finish<Bf16>&);
+
 }  // namespace octavo
 
 // Half of a panel's outputs: what Python packs by.
@@ -173,12 +136,12 @@ extern "C" int octavo_lanes() { return octavo::LANES; }
 extern "C" void octavo_linear_bfloat16(const octavo::Weight* weight, const octavo::Bf16* x, int64_t stride,
                                        int64_t rows, const octavo::Bf16* residual, octavo::Bf16* out, float* wide_out,
                                        int threads) {
-    octavo::linear<octavo::Bf16>(*weight, x, stride, rows, {residual, out, wide_out}, threads);
+    octavo::run<octavo::Bf16>(*weight, x, stride, rows, {residual, out, wide_out, weight->outputs}, threads);
 }
 
 extern "C" void octavo_linear_float32(const octavo::Weight* weight, const float* x, int64_t stride, int64_t rows,
                                       const float* residual, float* out, float* wide_out, int threads) {
-    octavo::linear<float>(*weight, x, stride, rows, {residual, out, wide_out}, threads);
+    octavo::run<float>(*weight, x, stride, rows, {residual, out, wide_out, weight->outputs}, threads);
 }
 
 // rows [count], of a weight that is not gated; out [count][inputs].

@@ -5,11 +5,9 @@
 //   Vec                    LANES floats in one register; + - * / work lane by lane
 //   Mask, ALL, lanes()     which lanes count: others are neither read (they are 0 then) nor written
 //   load, store            of float and of Bf16, which is rounded to nearest, ties to even, as torch does
-//   broadcast, zero, fma, larger, nearest, scaled, absolute, where_negative, select, sum, largest, sums_of
+//   broadcast, zero, fma, larger, nearest, scaled, absolute, where_negative, select, sum, largest
 //   Doubles                LANES doubles, where float32 would lose too much: wide, narrow, +, fma, sum
 //   Dot<T>                 products of numbers as they are stored, summed in float32: of Bf16 two at a time
-//   Words                  LANES words of 4 bytes: words reads at most so many bytes, then 0; pairs makes words of
-//                          two rows of Bf16; transpose exchanges rows and columns of LANES of them; store
 //   TILE_ROWS              rows of a register tile two vectors wide: with its operands it fills the registers
 //   exponential, silu
 #pragma once
@@ -31,6 +29,10 @@ inline int32_t pair_at(const Bf16* numbers) {
     std::memcpy(&pair, numbers, sizeof pair);
     return pair;
 }
+
+// Numbers in a word: what products take at once of each row.
+template <typename T>
+constexpr int64_t STEP = sizeof(uint32_t) / sizeof(T);
 
 template <typename T>
 struct Dot;

@@ -91,46 +91,6 @@ inline float largest(Vec x) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// The sum of each of 8 vectors, as one vector.
-inline Vec sums_of(const Vec (&of)[LANES]) {
-    const auto four = [&](int i) {
-        return _mm256_hadd_ps(_mm256_hadd_ps(of[i], of[i + 1]), _mm256_hadd_ps(of[i + 2], of[i + 3]));
-    };
-    const Vec a = four(0), b = four(4);
-    return _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31);
-}
-
-using Words = __m256i;
-
-inline Words words(const void* from, int64_t bytes) {
-    if (bytes >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(from));
-    __m256i some = _mm256_setzero_si256();
-    std::memcpy(&some, from, bytes);
-    return some;
-}
-inline void store(void* to, Words words) { _mm256_storeu_si256(static_cast<__m256i*>(to), words); }
-inline Words pairs(const Bf16* first, const Bf16* second, Mask mask) {
-    const __m256i low = _mm256_srli_epi32(_mm256_castps_si256(load(first, mask)), 16);
-    return _mm256_or_si256(low, _mm256_castps_si256(load(second, mask)));
-}
-
-inline void transpose(Words (&rows)[LANES]) {
-    Words two[LANES], four[LANES];
-    for (int i = 0; i < LANES; i += 2) {
-        two[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
-        two[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-    for (int i = 0; i < LANES; i += 4)
-        for (int half = 0; half < 2; ++half) {
-            four[i + 2 * half] = _mm256_unpacklo_epi64(two[i + half], two[i + half + 2]);
-            four[i + 2 * half + 1] = _mm256_unpackhi_epi64(two[i + half], two[i + half + 2]);
-        }
-    for (int i = 0; i < 4; ++i) {  // half h of four[4 g + i] is column 4 h + i of rows 4 g to 4 g + 3
-        rows[i] = _mm256_permute2x128_si256(four[i], four[4 + i], 0x20);
-        rows[4 + i] = _mm256_permute2x128_si256(four[i], four[4 + i], 0x31);
-    }
-}
-
 struct Doubles {
     __m256d low, high;
 };

@@ -54,56 +54,6 @@ inline Vec where_negative(Vec x, Vec there, Vec elsewhere) {
 inline float sum(Vec x) { return _mm512_reduce_add_ps(x); }
 inline float largest(Vec x) { return _mm512_reduce_max_ps(x); }
 
-// The sum of each of 16 vectors, as one vector.
-inline Vec sums_of(const Vec (&of)[LANES]) {
-    Vec four[4];
-    for (int i = 0; i < 4; ++i) {
-        const Vec *a = of + 4 * i, *c = a + 2;
-        const Vec ab = _mm512_unpacklo_ps(a[0], a[1]) + _mm512_unpackhi_ps(a[0], a[1]);
-        const Vec cd = _mm512_unpacklo_ps(c[0], c[1]) + _mm512_unpackhi_ps(c[0], c[1]);
-        const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
-        four[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)) + _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
-    }
-    const auto halve = [](Vec a, Vec b) {
-        return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
-    };
-    return halve(halve(four[0], four[1]), halve(four[2], four[3]));
-}
-
-using Words = __m512i;
-
-inline Words words(const void* from, int64_t bytes) {
-    return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~0ull : (1ull << bytes) - 1, from);
-}
-inline void store(void* to, Words words) { _mm512_storeu_si512(to, words); }
-inline Words pairs(const Bf16* first, const Bf16* second, Mask mask) {
-    const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, first));
-    return _mm512_or_si512(low, _mm512_castps_si512(load(second, mask)));
-}
-
-inline void transpose(Words (&rows)[LANES]) {
-    Words two[LANES], four[LANES];
-    for (int i = 0; i < LANES; i += 2) {
-        two[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-        two[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-    for (int i = 0; i < LANES; i += 4)
-        for (int half = 0; half < 2; ++half) {
-            four[i + 2 * half] = _mm512_unpacklo_epi64(two[i + half], two[i + half + 2]);
-            four[i + 2 * half + 1] = _mm512_unpackhi_epi64(two[i + half], two[i + half + 2]);
-        }
-    for (int i = 0; i < 4; ++i) {  // quarter q of four[4 g + i] is column 4 q + i of rows 4 g to 4 g + 3
-        const Words a = _mm512_shuffle_i32x4(four[i], four[4 + i], 0x44);
-        const Words b = _mm512_shuffle_i32x4(four[8 + i], four[12 + i], 0x44);
-        const Words c = _mm512_shuffle_i32x4(four[i], four[4 + i], 0xee);
-        const Words d = _mm512_shuffle_i32x4(four[8 + i], four[12 + i], 0xee);
-        rows[i] = _mm512_shuffle_i32x4(a, b, 0x88);
-        rows[4 + i] = _mm512_shuffle_i32x4(a, b, 0xdd);
-        rows[8 + i] = _mm512_shuffle_i32x4(c, d, 0x88);
-        rows[12 + i] = _mm512_shuffle_i32x4(c, d, 0xdd);
-    }
-}
-
 struct Doubles {
     __m512d low, high;
 };

@@ -83,29 +83,6 @@ inline float sum(Vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 inline float largest(Vec x) { return std::max(std::max(x[0], x[2]), std::max(x[1], x[3])); }
 
 // The sum of each of 4 vectors, as one vector.
-inline Vec sums_of(const Vec (&of)[LANES]) { return Vec{sum(of[0]), sum(of[1]), sum(of[2]), sum(of[3])}; }
-
-using Words = Ints;
-
-inline Words words(const void* from, int64_t bytes) {
-    Words some{};
-    std::memcpy(&some, from, bytes < 16 ? bytes : 16);
-    return some;
-}
-inline void store(void* to, Words words) { std::memcpy(to, &words, sizeof words); }
-inline Words pairs(const Bf16* first, const Bf16* second, Mask mask) {
-    Bf16 both[2 * LANES] = {};
-    for (int64_t lane = 0; lane < mask.count; ++lane) both[2 * lane] = first[lane], both[2 * lane + 1] = second[lane];
-    return words(both, sizeof both);
-}
-inline void transpose(Words (&rows)[LANES]) {
-    for (int64_t row = 0; row < LANES; ++row)
-        for (int64_t column = 0; column < row; ++column) {
-            const int32_t word = rows[row][column];
-            rows[row][column] = rows[column][row];
-            rows[column][row] = word;
-        }
-}
 
 inline Doubles wide(Vec x) { return __builtin_convertvector(x, Doubles); }
 inline Vec narrow(Doubles x) { return __builtin_convertvector(x, Vec); }
