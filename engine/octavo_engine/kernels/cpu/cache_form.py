@@ -30,7 +30,7 @@ def values_by_word(cache: Tensor) -> Tensor:
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
-    """Store `[tokens, kv_heads, head_dim]` at `slots`. A type that the kernels do not compute lies as torch reads it."""
+    """Store `[tokens, kv_heads, head_dim]` at `slots`; of a type that the kernels do not compute, as torch reads it."""
     if key_cache.dtype not in SUFFIXES:
         return torch_paged.write_kv(key, value, key_cache, value_cache, slots)
     size, step = key_cache.shape[1], WORD_BYTES // key_cache.element_size()

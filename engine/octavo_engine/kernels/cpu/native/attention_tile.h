@@ -355,7 +355,8 @@ void add_piece(const Job<T>& job, const Job<T>* next, Workspace<T>& work, Softma
     clear(to, work.rows, work.width);
     for (int64_t key = begin; key < end; key += KEYS) {
         const bool more = key + KEYS < job.end;
-        Ahead<T> ahead = more ? job.ahead(key + KEYS, parts) : next ? next->ahead(next->begin, parts) : job.ahead(key, parts);
+        const Job<T>& coming = !more && next ? *next : job;
+        Ahead<T> ahead = coming.ahead(more ? key + KEYS : next ? next->begin : key, parts);
         for (int64_t head = 0; head < job.kv_heads; ++head)
             add_tile(job, work, to.from(head * job.rows(), work.width), head, key, job.at(key), ahead);
     }
