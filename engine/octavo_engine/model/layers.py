@@ -1,4 +1,7 @@
-"""The layers of a decoder, one kernel after the other: runs anywhere, and is the plain twin of `kernels.cpu.layers`."""
+"""The layers of a decoder, one kernel after the other: runs anywhere, and is the plain twin of `kernels.cpu.layers`.
+
+Two orders of the same: products add to the residual stream, or the norms after them do.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +71,34 @@ class PlainLayers:
         return layer.down.add_to(hidden, layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)))
 
 
+@dataclass(frozen=True, slots=True)
+class SummingLayers(PlainLayers):
+    """RunLayers for kernels that add to the residual stream and norm the sum in one launch: what a product gives is
+    added by the norm after it."""
+
+    def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
+        """Run them; overwrites `hidden`."""
+        pointwise, eps = self.kernels.pointwise, self.shape.eps
+        assert pointwise.add_rms_norm is not None
+        store_heads = pointwise.prepare_store(step.cos, step.sin, step.layout.slots)
+        attends = self._prepare(step, hidden, block_size=caches[0][0].shape[1])
+        normed, update = pointwise.rms_norm(hidden, self.layers[0].input_norm, eps), hidden
+        for number, (layer, window, cache) in enumerate(zip(self.layers, self.shape.windows, caches, strict=True)):
+            if number:
+                normed = pointwise.add_rms_norm(hidden, update, layer.input_norm, eps)
+            heads = layer.qkv(normed).view(len(hidden), -1, self.shape.head_dim)
+            attended = attends[window](store_heads(heads, layer.head_norms, cache), *cache)
+            normed = pointwise.add_rms_norm(hidden, layer.output(attended.flatten(1)), layer.mlp_norm, eps)
+            update = layer.down(layer.gate_up(normed))
+        return hidden.add_(update)
+
+
 def choose_layers(layers: Sequence[LayerWeights], shape: LayersShape, kernels: Kernels) -> RunLayers:
     """How the layers are run, decided once."""
     if kernels.loop == "python" or not kernels.compiled:
         assert kernels.loop != "native", "the native loop runs compiled kernels only"
-        return PlainLayers(layers, shape, kernels)
+        kind = PlainLayers if kernels.pointwise.add_rms_norm is None else SummingLayers
+        return kind(layers, shape, kernels)
     from octavo_engine.kernels.cpu import layers as native  # noqa: PLC0415 (the library is not on every machine)
 
     return native.PackedLayers(layers, shape) if native.packed(layers) else PlainLayers(layers, shape, kernels)
