@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders as backend_decoders
 from transformers import AutoTokenizer
@@ -245,6 +245,22 @@ def test_unknown_kinds_of_gguf_vocabulary_are_refused_by_name(field: str, value:
     metadata = {"ggml.model": "gpt2", "ggml.tokens": ["a"], "ggml.merges": [], f"ggml.{field}": value}
     with pytest.raises(ModelUnsupported, match=value):
         _source(metadata)
+
+
+def test_a_pattern_without_end_gives_up(tmp_path: Path) -> None:
+    """Its engine counts its tries, and panics: neither may keep or end the thread of a request."""
+    backend = byte_level_backend()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex("(a+)+$"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert tokenizer.encode("aaa", add_special_tokens=False)
+    with pytest.raises(RequestError, match="gives up"):
+        tokenizer.encode("a" * 5000 + "!", add_special_tokens=False)
+    with pytest.raises(RequestError, match="gives up"):
+        tokenizer.render_chat([{"role": "user", "content": "a" * 5000 + "!"}])
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
