@@ -267,7 +267,7 @@ def test_nothing_is_there(checkpoint: Path) -> None:
     [
         ({"architectures": ["GPT2LMHeadModel"]}, ModelUnsupported, "LlamaForCausalLM"),
         ({"architectures": ...}, ModelUnsupported, "architecture"),
-        ({"quantization_config": {"quant_method": "awq"}}, ModelUnsupported, "awq"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, ModelUnsupported, "aqlm.*awq, gptq"),
         ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, ModelUnsupported, "longrope.*llama3"),
         ({"hidden_act": "gelu"}, ModelUnsupported, "gelu"),
         ({"dtype": "float8_e4m3fn"}, ModelUnsupported, "float8"),

@@ -8,6 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
+from octavo_engine.model.quantization import Quantization
 from octavo_engine.model.rope_spec import MAX_POSITIONS, DynamicScaling, RopeSpec
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 
@@ -87,7 +88,8 @@ class ModelSpec:
     windows: tuple[int | None, ...]  # sliding window of each layer, in tokens
     max_positions: int  # the longest sequence, unless a longer one is asked for: see `longest`
     eos_ids: tuple[int, ...]  # tokens that end a generation
-    dtype: str  # of the checkpoint's weights: float32, bfloat16, float16; quantized ones count as bfloat16
+    dtype: str  # of the checkpoint's plain weights: float32, bfloat16, float16; a quantized GGUF file's is bfloat16
+    quantization: Quantization | None = None  # which products' weights are stored in few bits, and how
     sampling: SamplingDefaults = OPENAI  # for requests that do not say
 
     def __post_init__(self) -> None:
@@ -105,6 +107,16 @@ class ModelSpec:
             self.windows,
             f"must be 1 to {MAX_DIMENSION}",
         )
+
+    def numbers(self, dtype: str, *, on_host: bool) -> str:
+        """The type that `--dtype` means: `auto` is the checkpoint's own.
+
+        A processor has no kernels for float16: there a quantized checkpoint, of which that is but a small part, is
+        computed in bfloat16.
+        """
+        if dtype != "auto":
+            return dtype
+        return "bfloat16" if on_host and self.quantization is not None and self.dtype == "float16" else self.dtype
 
     @property
     def sliding_window(self) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from octavo_engine.errors import ModelUnsupported
 from octavo_engine.model.architecture import MAX_DIMENSION, MAX_LAYERS, Family, ModelSpec, WindowRule, family_of
 from octavo_engine.model.fields import Fields, read_json
+from octavo_engine.model.quantization_config import read_quantization
 from octavo_engine.model.rope_config import read_rope
 from octavo_engine.model.sampling_defaults import from_generation_config
 
@@ -25,7 +26,6 @@ def spec_from_config(directory: Path) -> ModelSpec:
     config = read_json(directory / "config.json")
     family = family_of(_architecture(config))
     _refuse_activation(config)
-    _refuse_quantization(config)
     generation = _generation(directory)
     heads, layers = config.integer("num_attention_heads"), config.size("num_hidden_layers", MAX_LAYERS)
     positions = config.size("max_position_embeddings", MAX_DIMENSION)
@@ -52,6 +52,7 @@ def spec_from_config(directory: Path) -> ModelSpec:
         max_positions=rope.positions(positions),
         eos_ids=_end_ids(config, generation),
         dtype=_dtype(config),
+        quantization=read_quantization(config.section(QUANTIZATION)) if config.has(QUANTIZATION) else None,
         sampling=from_generation_config(generation),
     )
 
@@ -65,14 +66,6 @@ def _refuse_activation(config: Fields) -> None:
     name = config.values.get("hidden_act", "silu")
     if name not in ACTIVATIONS:
         raise ModelUnsupported(f"hidden_act {name!r} is not supported; supported is silu")
-
-
-def _refuse_quantization(config: Fields) -> None:
-    if config.has(QUANTIZATION):
-        method = config.section(QUANTIZATION).values.get("quant_method")
-        raise ModelUnsupported(
-            f"the checkpoint is quantized ({method}); supported are unquantized safetensors and GGUF files"
-        )
 
 
 def _generation(directory: Path) -> Fields:

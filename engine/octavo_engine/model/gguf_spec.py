@@ -39,6 +39,8 @@ def spec_from_gguf(file: GgufFile) -> ModelSpec:
         raise ModelUnsupported(
             f"GGUF architecture {prefix!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
+    from octavo_engine.model.gguf_quantization import read_gguf_quantization  # noqa: PLC0415 (as slow as gguf itself)
+
     family = family_of(ARCHITECTURES[prefix])
     heads, layers = fields.integer(f"{prefix}.attention.head_count"), fields.size(f"{prefix}.block_count", MAX_LAYERS)
     hidden = fields.integer(f"{prefix}.embedding_length")
@@ -68,6 +70,7 @@ def spec_from_gguf(file: GgufFile) -> ModelSpec:
         dtype=PLAIN_TYPES.get(file.tensors["blk.0.attn_q.weight"].kind, "bfloat16")
         if "blk.0.attn_q.weight" in file.tensors
         else "bfloat16",
+        quantization=read_gguf_quantization(file),
         sampling=from_gguf(fields),
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.attention import AttentionKernels
@@ -19,8 +19,11 @@ from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.model.gguf_spec import spec_from_gguf
+from octavo_engine.model.joined import Split
+from octavo_engine.model.kept import as_kept
 from octavo_engine.model.layers import Kernels, LayersLoop
-from octavo_engine.model.parameters import Parameters, check_tensors, parameters_of
+from octavo_engine.model.lazy_weights import LazyWeights, check_spare_biases
+from octavo_engine.model.parameters import check_tensors, parameters_of
 from octavo_engine.model.safetensors_source import SafetensorsSource, check_tied_head
 from octavo_engine.model.spec import find_checkpoint
 from octavo_engine.model.weights import TensorSource, build_decoder
@@ -30,9 +33,9 @@ MAX_READERS = 8
 Progress = Callable[[int, int], None]
 
 
-def resolve_dtype(spec: ModelSpec, name: str) -> torch.dtype:
-    """The type of weights and cache: `auto` is the checkpoint's own."""
-    wanted = spec.dtype if name == "auto" else name
+def resolve_dtype(spec: ModelSpec, name: str, *, on_host: bool = True) -> torch.dtype:
+    """The type of plain weights and cache that `--dtype` means."""
+    wanted = spec.numbers(name, on_host=on_host)
     if wanted not in DTYPES:
         raise InvalidConfiguration(f"--dtype is {name!r}; choose one of auto, {', '.join(DTYPES)}")
     return DTYPES[wanted]
@@ -62,61 +65,39 @@ def load_model(
     kernels: AttentionKernels,
     loop: LayersLoop = "auto",
     max_model_len: int | None = None,
+    split: Split | None = None,
     on_progress: Progress | None = None,
 ) -> Decoder:
     """Load a checkpoint. `on_progress(bytes read, bytes in all)` is called from this thread, as tensors arrive.
 
     loop: how the layers are run; all ways give the same numbers.
     max_model_len: the longest sequence that will be computed, in tokens; None: the model's own.
+    split: what of it this rank has, where several share it; None: the whole.
 
     Raises ModelNotFound, ModelUnsupported or CheckpointInvalid, the last naming the tensor or the file.
     """
     spec, source = open_checkpoint(path)
-    spec = spec.for_length(max_model_len or spec.max_positions)
+    linear = choose_linear(dtype, device)
+    spec = as_kept(spec, few_bits=linear.multiplies_codes).for_length(max_model_len or spec.max_positions)
     parameters = parameters_of(spec)
     check_tensors(spec, parameters, source.shapes)
+    check_spare_biases(parameters, source)
+    if split is not None:
+        shard = replace(split.shard, whole=spec)
+        spec, parameters = shard.spec, shard.parameters
     weights = LazyWeights(parameters, source, dtype, device)
-    chosen = Kernels(kernels, choose_linear(dtype, device), choose_pointwise(dtype, device), loop)
-    total = sum(source.sizes[part.name] for parts in parameters.values() for part in parts)
+    chosen = Kernels(kernels, linear, choose_pointwise(dtype, device, kernels), loop)
+    total = sum(map(weights.stored_bytes, (part for parts in parameters.values() for part in parts)))
 
     def report() -> None:
         if on_progress is not None:
             on_progress(weights.read_bytes, total)
 
     with _readers() as pool:
-        decoder = build_decoder(spec, weights, chosen, pool, report)
+        decoder = build_decoder(spec, weights, chosen, pool, report, split=split)
     report()
     _give_back()
     return decoder
-
-
-class LazyWeights(Mapping[str, Tensor]):
-    """The parameters of a checkpoint. Each look-up reads one anew, and keeps nothing of it; from any thread."""
-
-    def __init__(self, parameters: Parameters, source: TensorSource, dtype: torch.dtype, device: torch.device) -> None:
-        self._parameters, self._source, self._dtype, self._device = parameters, source, dtype, device
-        self._read: list[int] = []  # bytes of each tensor that was read; appending is atomic
-
-    def __getitem__(self, name: str) -> Tensor:
-        """Every part in its rows; raises KeyError, or CheckpointInvalid for a tensor that cannot be read."""
-        parts = self._parameters[name]
-        rows = [part.shape[0] for part in parts]
-        weight = torch.empty((sum(rows), *parts[0].shape[1:]), dtype=self._dtype, device=self._device)
-        for part, place in zip(parts, torch.split(weight, rows), strict=True):
-            place.copy_(self._source.read(part.name, self._dtype))
-            self._read.append(self._source.sizes[part.name])
-        return weight
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of the checkpoint that were read so far."""
-        return sum(self._read)
 
 
 @contextmanager

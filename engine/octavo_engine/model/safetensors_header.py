@@ -14,7 +14,18 @@ from typing import Any
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
 from octavo_engine.model.gguf_file import FileBytes
 
-BYTES_PER_ELEMENT = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+FLOATS = ("F64", "F32", "BF16", "F16")
+BYTES_PER_ELEMENT = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1}
+# What parts of quantized weights are stored as, by the last word of their names; all else is floats.
+KINDS = {
+    "qweight": ("I32",),
+    "qzeros": ("I32",),
+    "g_idx": ("I32", "I64"),
+    "weight_packed": ("I32",),
+    "weight_zero_point": ("I32", "I8"),
+    "weight_g_idx": ("I32", "I64"),
+    "weight_shape": ("I32", "I64"),
+}
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the reference reader's own limit
 
@@ -81,9 +92,9 @@ def join_headers(
         for name, tensor in header.items():
             if index and index.get(name) != file:
                 raise CheckpointInvalid(f"tensor {name} is in {file}, but the index places it elsewhere")
-            if tensor.kind not in BYTES_PER_ELEMENT:
-                supported = ", ".join(BYTES_PER_ELEMENT)
-                raise ModelUnsupported(f"tensor {name} is stored as {tensor.kind}; supported are {supported}")
+            kinds = KINDS.get(name.rpartition(".")[2], FLOATS)
+            if tensor.kind not in kinds:
+                raise ModelUnsupported(f"tensor {name} is stored as {tensor.kind}; supported are {', '.join(kinds)}")
             found[name] = tensor
     for name, file in index.items():
         if name not in found:

@@ -11,8 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from octavo_engine.errors import CheckpointInvalid
+from octavo_engine.kernels.quantized import QuantizedMatrix
 from octavo_engine.model.checkpoint_files import check_links, checkpoint_files, map_file
-from octavo_engine.model.parameters import EMBEDDING, HEAD
+from octavo_engine.model.parameters import EMBEDDING, HEAD, Part
+from octavo_engine.model.quantized_formats import read_matrix
 from octavo_engine.model.safetensors_header import join_headers, read_header
 
 
@@ -44,6 +46,17 @@ class SafetensorsSource:
         except (SafetensorError, OSError) as error:
             raise CheckpointInvalid(f"tensor {name} cannot be read: {error}") from None
         return tensor
+
+    def quantized(self, part: Part) -> QuantizedMatrix | None:
+        """The weight in few bits, where its config says that it is stored so."""
+        if part.scheme is None:
+            return None
+        stored = [name for name in part.tensors if name in self._tensors]
+        tensors = {name.rpartition(".")[2]: self.read(name, torch.float32) for name in stored}
+        try:
+            return read_matrix(tensors, part.shape, part.scheme)
+        except CheckpointInvalid as error:
+            raise CheckpointInvalid(f"the quantized weight of {part.module} cannot be read: {error}") from None
 
 
 def check_tied_head(source: SafetensorsSource) -> None:

@@ -31,7 +31,7 @@ def _target(device: Device | None, spec: ModelSpec, settings: PlanSettings) -> T
     width = width_of(spec, settings.engine.dtype)
     if device is not None:
         return device_target(device, settings.config, settings.engine, width=width)
-    dtype = spec.dtype if settings.engine.dtype == "auto" else settings.engine.dtype
+    dtype = spec.numbers(settings.engine.dtype, on_host=True)
     return host_target(settings.config, settings.engine, dtype=dtype)
 
 

@@ -17,6 +17,7 @@ def render(plans: Sequence[Plan]) -> str:
         "architecture": first.spec.architecture,
         "parameters": first.parameters,
         "dtype": first.dtype,
+        "quantization": _quantization(first),
         "max_model_len": first.needs.max_model_len,
     }
     return json.dumps({"model": model, "plans": [plan_document(plan) for plan in plans]}, indent=2)
@@ -28,6 +29,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     return {
         "device": {
             "name": machine.name,
+            "count": plan.devices,
             "memory_bytes": plan.target.memory_bytes,
             "bandwidth_bytes_per_second": machine.bandwidth,
             "flops_per_second": machine.flops,
@@ -67,6 +69,11 @@ def _rate(rate: Rate) -> dict[str, Any]:
         "bytes_per_token": rate.work.bytes / rate.tokens,
         "flops_per_token": rate.work.flops / rate.tokens,
     }
+
+
+def _quantization(plan: Plan) -> dict[str, Any] | None:
+    few = plan.spec.quantization
+    return None if few is None else {"method": few.method, "bits": list(few.bits)}
 
 
 def _four_bits(plan: Plan) -> dict[str, Any]:

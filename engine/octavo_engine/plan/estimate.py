@@ -9,8 +9,10 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.memory import CachePlan, Needs, Room, plan_cache
 from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.costs import bytes_spared_by_four_bits, cost_of, needs_of, width_of
+from octavo_engine.model.costs import bytes_spared_by_four_bits, cached_width, cost_of, needs_of, width_of
+from octavo_engine.model.kept import as_kept, keeps_few_bits
 from octavo_engine.model.parameters import count_weights, parameters_of
+from octavo_engine.model.sharding import heaviest
 from octavo_engine.roofline import Machine, ModelCost, Rate, best_decode, best_prefill, turning_batch
 
 LENGTHS = (128, 1024, 4096, 16384, 65536)  # tokens of prompts and contexts that are looked at, as far as they fit
@@ -37,8 +39,9 @@ class Plan:
     target: Target
     context: int  # tokens of each sequence where decoding is looked at, no more than may be served
     dtype: str
-    needs: Needs
-    cost: ModelCost
+    needs: Needs  # of one device; on a host, of all ranks together
+    part: ModelSpec  # what the busiest device has of the model, which the others wait for
+    cost: ModelCost  # of that part
     cache: CachePlan | None  # None where it does not fit
     refusal: str | None  # then why, and what would help
 
@@ -46,6 +49,11 @@ class Plan:
     def parameters(self) -> int:
         """Weights of the model, each once."""
         return count_weights(parameters_of(self.spec))
+
+    @property
+    def devices(self) -> int:
+        """How many share the model; the ranks on a host are one."""
+        return 1 if self.target.on_host else self.config.tensor_parallel_size
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -84,12 +92,14 @@ class FourBits:
 
 def make_plan(spec: ModelSpec, config: EngineConfig, target: Target, *, context: int) -> Plan:
     """The plan; raises InvalidConfiguration where the flags do not suit the model. What does not fit is a plan, too."""
-    dtype = spec.dtype if config.dtype == "auto" else config.dtype
+    dtype = spec.numbers(config.dtype, on_host=target.on_host)
     width = width_of(spec, config.dtype)
-    needs = needs_of(spec, config, width=width)
-    cache, refusal = None, None
+    spec = as_kept(spec, few_bits=keeps_few_bits(dtype, on_host=target.on_host))
+    needs = needs_of(spec, config, width=width, on_host=target.on_host)
+    part = spec if target.on_host else heaviest(spec, config.tensor_parallel_size).spec
+    cache, refusal = None, config.refused_on_host if target.on_host else None
     try:
-        cache = plan_cache(needs, target.room)
+        cache = plan_cache(needs, target.room) if refusal is None else None
     except InsufficientMemory as error:
         refusal = str(error)
     return Plan(
@@ -99,7 +109,8 @@ def make_plan(spec: ModelSpec, config: EngineConfig, target: Target, *, context:
         context=min(context, needs.max_model_len),
         dtype=dtype,
         needs=needs,
-        cost=cost_of(spec, width),
+        part=part,
+        cost=cost_of(part, width, cached=cached_width(config, width)),
         cache=cache,
         refusal=refusal,
     )
@@ -107,9 +118,9 @@ def make_plan(spec: ModelSpec, config: EngineConfig, target: Target, *, context:
 
 def with_four_bits(plan: Plan) -> FourBits:
     """The same with 4-bit weights of the layers' products: a comparison, whether or not this version runs them."""
-    width = plan.needs.geometry.bytes_per_value
-    spared = bytes_spared_by_four_bits(plan.spec, width)
-    cost = cost_of(plan.spec, width, four_bits=True)
+    width = width_of(plan.spec, plan.config.dtype)
+    spared = bytes_spared_by_four_bits(plan.part, width)
+    cost = cost_of(plan.part, width, cached=cached_width(plan.config, width), four_bits=True)
     single = best_decode(cost, plan.target.machine, batch=1, context=plan.context)
     return FourBits(spared, spared // plan.needs.geometry.block_bytes, single)
 

@@ -18,7 +18,8 @@ def report(plan: Plan) -> str:
     parts = [_head(plan), _memory(plan)]
     parts += [f"does not fit: {plan.refusal}"] if plan.cache is None else [_capacity(plan)]
     parts += [_prefill(plan)] + ([_decode(plan), _turns(plan)] if plan.cache is not None else [])
-    parts.append(_four_bits(plan))
+    if with_four_bits(plan).spared_bytes:
+        parts.append(_four_bits(plan))
     return "\n\n".join(parts)
 
 
@@ -33,7 +34,9 @@ def overview(plans: Sequence[Plan]) -> str:
     rows = [_device_row(plan) for plan in plans]
     words = [(plan.target.machine.name, word) for plan in plans for word in (plan.refusal, plan.target.doubt) if word]
     remarks = "\n".join(f"{name}: {word}" for name, word in words)
-    title = f"{_model(first)}: the best that each device could do with sequences of {context} tokens"
+    ranks = first.config.tensor_parallel_size
+    each = f"{ranks} of each device" if ranks > 1 else "each device"
+    title = f"{_model(first)}: the best that {each} could do with sequences of {context} tokens"
     return "\n\n".join([title, table([heads, *rows]), *([remarks] if remarks else [])])
 
 
@@ -49,15 +52,17 @@ def _device_row(plan: Plan) -> Row:
 
 
 def _model(plan: Plan) -> str:
-    return f"{plan.spec.architecture}, {si(plan.parameters)} parameters in {plan.dtype}"
+    few = "" if plan.spec.quantization is None else f" ({plan.spec.quantization})"
+    return f"{plan.spec.architecture}, {si(plan.parameters)} parameters in {plan.dtype}{few}"
 
 
 def _head(plan: Plan) -> str:
     machine = plan.target.machine
     fp8 = f", {si(plan.target.fp8_flops)}FLOP/s in fp8" if plan.target.fp8_flops else ""
+    count, each = (f"{plan.devices} x ", " each") if plan.devices > 1 else ("", "")
     return (
-        f"{_model(plan)}\non {machine.name}: {_bytes(plan.target.memory_bytes)}, {si(machine.bandwidth)}B/s,"
-        f" {si(machine.flops)}FLOP/s in {plan.dtype}{fp8}; below {machine.ridge:,.0f} FLOP a byte,"
+        f"{_model(plan)}\non {count}{machine.name}: {_bytes(plan.target.memory_bytes)}, {si(machine.bandwidth)}B/s,"
+        f" {si(machine.flops)}FLOP/s in {plan.dtype}{fp8}{each}; below {machine.ridge:,.0f} FLOP a byte,"
         " memory is the bound" + (f"\n{plan.target.doubt}" if plan.target.doubt else "")
     )
 
@@ -66,12 +71,13 @@ def _memory(plan: Plan) -> str:
     needs, config = plan.needs, plan.config
     step = f"{config.max_num_batched_tokens:,} tokens, {config.max_num_seqs:,} sequences"
     rows: list[Row] = [
-        ("memory", "", ""),
+        ("memory of each device" if plan.devices > 1 else "memory", "", ""),
         ("  weights", _bytes(needs.weights), ""),
         ("  a step's tensors, at most", _bytes(needs.activations), step),
     ]
     if plan.target.on_host:
-        rows.append(("  the process", _bytes(HOST_RUNTIME_BYTES), ""))
+        ranks = config.tensor_parallel_size
+        rows.append((f"  the process{'es' * (ranks > 1)}", _bytes(HOST_RUNTIME_BYTES * ranks), ""))
     if plan.cache is not None:
         block = f"{needs.geometry.block_size} tokens, {_bytes(needs.geometry.block_bytes)} each"
         rows.append(("  KV cache", _bytes(plan.cache.cache_bytes), f"{plan.cache.blocks:,} blocks of {block}"))
