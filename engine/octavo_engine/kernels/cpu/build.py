@@ -89,7 +89,10 @@ def _run(command: list[str], folder: Path) -> None:
 
 def private_cache() -> Path:
     """The user's cache, which nobody else may write: what lies there is run. Raises BuildFailed, OSError."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # neither HOME nor an account, as with a user id that a cluster made up
+        raise BuildFailed("there is no home directory, and XDG_CACHE_HOME names no cache") from None
     folder = Path(base) / "octavo" / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = folder.stat()
