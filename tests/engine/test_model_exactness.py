@@ -88,7 +88,7 @@ def test_the_real_model_from_gguf(length: int, smollm2_decoder: Decoder, smollm2
 
 def test_both_formats_hold_the_same_weights(smollm2_gguf: Path, smollm2_checkpoint: Path) -> None:
     (gguf_spec, gguf), (spec, safetensors) = (open_checkpoint(str(path)) for path in (smollm2_gguf, smollm2_checkpoint))
-    assert replace(gguf_spec, dtype=spec.dtype) == spec
+    assert replace(gguf_spec, dtype=spec.dtype, quantization=spec.quantization) == spec
     assert set(gguf.shapes) == set(safetensors.shapes)
     for name in safetensors.shapes:
         assert torch.equal(gguf.read(name, torch.float32), safetensors.read(name, torch.float32)), name
