@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,12 +15,17 @@ from octavo_engine.engine import Engine, Recorder
 from octavo_engine.errors import InvalidConfiguration, ModelUnsupported
 from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.kernels.cpu import library
+from octavo_engine.kernels.stored import cache_type
 from octavo_engine.memory import plan_cache
 from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.costs import needs_of
+from octavo_engine.model.costs import geometry_of, needs_of
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.kept import as_kept
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
+from octavo_engine.parallel.assignment import Assignment
+from octavo_engine.parallel.leading import LeadingRunner
+from octavo_engine.parallel.ranks import Ranks, SharedProgress
 from octavo_engine.request import Request
 from octavo_engine.runtime import host
 from octavo_engine.runtime.kv_store import LayerCache, allocate
@@ -51,7 +56,17 @@ class Assembly:
     max_model_len: int
     num_blocks: int
     cache_bytes: int
-    weight_bytes: int
+    weight_bytes: int  # of all ranks
+    ranks: Ranks | None = None  # the others that share the model
+
+    def awaited(self) -> str:
+        """Which ranks the others wait for, in words to add to a complaint; empty when it is none."""
+        return "" if self.ranks is None else self.ranks.team.awaited()
+
+    def close(self) -> None:
+        """End the other ranks; the engine steps no more."""
+        if self.ranks is not None:
+            self.ranks.close()
 
 
 def assemble(
@@ -59,39 +74,54 @@ def assemble(
     tokenizer: Tokenizer,
     metrics: Recorder,
     *,
-    on_progress: Progress | None = None,
+    on_progress: Progress = lambda _done, _total: None,
     on_phase: Phase = lambda _name, _seconds: None,
 ) -> Assembly:
     """Load the model and build everything behind `Engine.step`; raises StartupError with a remedy.
 
     `on_progress(bytes, total)` follows the weights, `on_phase(name, seconds)` reports each finished phase.
     """
-    torch.set_num_threads(config.threads or host.cpu_limit())
+    torch.set_num_threads(config.threads or max(1, host.cpu_limit() // config.tensor_parallel_size))
     spec = read_spec(config.model)
     check_vocabulary(tokenizer, spec)
     with timed(on_phase, "kernels"):  # compiled, at the first start on a machine
         platform = choose_platform(config, spec)
+    spec = as_kept(spec, few_bits=platform.multiplies_codes)
     device, dtype = platform.device, platform.dtype
-    needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=platform.keeps_embedding_twice)
-    plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
+    on_host, twice = device.type == "cpu", platform.keeps_embedding_twice
+    needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=twice, on_host=on_host)
+    plan = plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
     if needs.max_model_len > spec.max_positions:
         log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
-    with timed(on_phase, "weights"):
-        kernels = choose(platform.backend)
-        decoder = load_model(
-            config.model,
-            dtype=dtype,
-            device=device,
-            kernels=kernels,
-            max_model_len=needs.max_model_len,
-            on_progress=on_progress,
-        )
-    check_invariance(config, decoder, platform)
-    with timed(on_phase, "kv_cache"):
-        plan = plan_cache(as_loaded(needs, device), room_of(config, device))
-        caches = allocate(needs.geometry, plan.blocks, dtype=dtype, device=device)
+    ranks = start_ranks(config, spec, platform, on_phase)
+    with ended_on_error(ranks):
+        progress = SharedProgress(on_progress, None if ranks is None else ranks.team)
+        with timed(on_phase, "weights"):
+            kernels = choose(platform.backend)
+            decoder = load_model(
+                config.model,
+                dtype=dtype,
+                device=device,
+                kernels=kernels,
+                max_model_len=needs.max_model_len,
+                split=None if ranks is None else ranks.split,
+                on_progress=progress,
+            )
+            weights, fitting = (0, None) if ranks is None else ranks.loaded(progress)
+        check_invariance(config, decoder, platform)
+        with timed(on_phase, "kv_cache"):
+            if ranks is None or not on_host:  # what other ranks hold of a host would count as strangers'
+                plan = plan_cache(as_loaded(needs, device), room_of(config, device))
+            plan = replace(plan, blocks=plan.blocks if fitting is None else min(plan.blocks, fitting))
+            caches = allocate(
+                geometry_of(decoder.spec, config, dtype.itemsize), plan.blocks, dtype=platform.cached, device=device
+            )
+            if ranks is not None:
+                ranks.allocate(plan.blocks)
     return Assembly(
-        engine=build_engine(config, tokenizer, metrics, decoder, caches=caches, max_model_len=needs.max_model_len),
+        engine=build_engine(
+            config, tokenizer, metrics, decoder, caches=caches, max_model_len=needs.max_model_len, ranks=ranks
+        ),
         spec=spec,
         device=device,
         dtype=dtype,
@@ -99,8 +129,38 @@ def assemble(
         max_model_len=needs.max_model_len,
         num_blocks=plan.blocks,
         cache_bytes=plan.cache_bytes,
-        weight_bytes=decoder.parameter_bytes,
+        weight_bytes=decoder.parameter_bytes + weights,
+        ranks=ranks,
     )
+
+
+def start_ranks(config: EngineConfig, spec: ModelSpec, platform: Platform, on_phase: Phase) -> Ranks | None:
+    """The other ranks, if the model is to be shared: they have begun to load. Raises StartupError or EngineDead."""
+    if config.tensor_parallel_size == 1:
+        return None
+    own = Assignment(
+        rank=0,
+        config=config,
+        device=platform.device.type,
+        dtype=str(platform.dtype).removeprefix("torch."),
+        cached=str(platform.cached).removeprefix("torch."),
+        backend=platform.backend,
+        threads=torch.get_num_threads(),
+        log_level=log.getEffectiveLevel(),
+    )
+    with timed(on_phase, "ranks"):
+        return Ranks.start(own, spec)
+
+
+@contextmanager
+def ended_on_error(ranks: Ranks | None) -> Iterator[None]:
+    """End the other ranks if the block fails."""
+    try:
+        yield
+    except BaseException:
+        if ranks is not None:
+            ranks.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +170,12 @@ class Platform:
     device: torch.device
     dtype: torch.dtype
     backend: Backend
+    cached: torch.dtype  # of keys and values
+
+    @property
+    def multiplies_codes(self) -> bool:
+        """Weights in few bits need not be expanded."""
+        return self.device.type == "cpu" and self.dtype in library.SUFFIXES and library.load() is not None
 
     @property
     def keeps_embedding_twice(self) -> bool:
@@ -120,7 +186,13 @@ class Platform:
 def choose_platform(config: EngineConfig, spec: ModelSpec) -> Platform:
     """What the config and this machine allow; raises InvalidConfiguration naming the flag."""
     device = choose_device(config.device)
-    return Platform(device, resolve_dtype(spec, config.dtype), choose_backend(config.attention_backend, device))
+    dtype = resolve_dtype(spec, config.dtype, on_host=device.type == "cpu")
+    backend = choose_backend(config.attention_backend, device)
+    if backend == "cpu" and dtype == torch.bfloat16 and config.block_size % 2:
+        raise InvalidConfiguration(
+            f"--block-size is {config.block_size}; it must be even here, because a CPU reads bfloat16 tokens in pairs"
+        )
+    return Platform(device, dtype, backend, cache_type(config, dtype, device, backend))
 
 
 def check_vocabulary(tokenizer: Tokenizer, spec: ModelSpec) -> None:
@@ -150,14 +222,17 @@ def build_engine(
     *,
     caches: list[LayerCache],
     max_model_len: int,
+    ranks: Ranks | None = None,
 ) -> Engine:
     """The engine around a model and its cache, whose tensors have one entry a block."""
     eos_ids = frozenset(decoder.spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
     device = caches[0][0].device
+    tell = None if ranks is None else ranks.team.tell
+    runner = Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler, tell=tell)
     return Engine(
         scheduler=build_scheduler(config, num_blocks=len(caches[0][0])),
-        runner=Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler),
+        runner=runner if ranks is None else LeadingRunner(runner, ranks.team),
         metrics=metrics,
         detokenizer=lambda request: detokenizer(tokenizer, request),
         eos_ids=eos_ids,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from octavo_engine import __version__, termination
 from octavo_engine.config import ServeSettings
-from octavo_engine.errors import ModelSourceUnreachable, StartupError
+from octavo_engine.errors import EngineDead, ModelSourceUnreachable, OctavoError, StartupError
 from octavo_engine.runtime.host import openmp_settings
 
 USAGE = """\
@@ -22,6 +22,7 @@ usage: octavo serve MODEL [options]                 serve a model over the OpenA
        octavo explain [ID] [options]                say where a request's time went, or why the queue waits
        octavo top [options]                         show what a running server does, live
        octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
+       octavo tune MODEL [options]                  measure this GPU's fastest launch of each kernel, once
        octavo doctor [options]                      name what limits a running engine
        octavo COMMAND --help                        all options
        octavo --version
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     has is kept).
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
-    starts = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan}
+    starts = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan, "tune": _tune}
     looks = {"explain": _explain, "top": _top, "doctor": _doctor}  # at a server that runs
     if command in starts:
         return _reporting(starts[command], rest[:-1])
@@ -61,11 +62,14 @@ def _reporting(command: Callable[[Sequence[str]], int], arguments: Sequence[str]
     try:
         return command(arguments)
     except ModelSourceUnreachable as error:
-        _report(error)
+        _report(error.reason, error)
         return MAY_WORK_LATER
     except StartupError as error:
-        _report(error)
+        _report(error.reason, error)
         return CANNOT_WORK
+    except EngineDead as error:  # before it served: a process of its own has ended
+        _report(type(error).__name__, error)
+        return 1
 
 
 def _serve(arguments: Sequence[str]) -> int:
@@ -118,6 +122,16 @@ def _plan(arguments: Sequence[str]) -> int:
     return 0 if fits else CANNOT_WORK
 
 
+def _tune(arguments: Sequence[str]) -> int:
+    from octavo_engine.tune.settings import TuneConfig  # noqa: PLC0415
+
+    config = TuneConfig.parse(arguments)
+    _log_to_stderr("warning")
+    from octavo_engine.tune.command import tune  # noqa: PLC0415 (loads torch and Triton)
+
+    return tune(config, sys.stdout)
+
+
 def _explain(arguments: Sequence[str]) -> int:
     from octavo_engine.explain.command import explain  # noqa: PLC0415
 
@@ -151,7 +165,7 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _report(error: StartupError) -> None:
+def _report(reason: str, error: OctavoError) -> None:
     """One line, for a person and for the operator, which copies it into a condition."""
-    print(termination.line(error.reason, str(error)), file=sys.stderr)  # noqa: T201
-    termination.leave_word(error.reason, str(error))
+    print(termination.line(reason, str(error)), file=sys.stderr)  # noqa: T201
+    termination.leave_word(reason, str(error))

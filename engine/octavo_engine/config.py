@@ -99,10 +99,16 @@ class EngineConfig:
         " kernels cannot hold it (they can on a CPU, in bfloat16 and float32, at no cost)",
     )
     tensor_parallel_size: int = option(
-        1, "devices that share each layer; one is supported by this version", minimum=1, maximum=1
+        1,
+        "ranks that share each layer, one CUDA device for each; on a CPU they are processes that share its cores",
+        minimum=1,
+        maximum=64,
     )
     threads: int | None = option(
-        None, "CPU threads of the kernels; default: the container's CPU limit", minimum=1, maximum=1024
+        None,
+        "CPU threads of the kernels, in each rank; default: the container's CPU limit, divided among the ranks",
+        minimum=1,
+        maximum=1024,
     )
 
     def __post_init__(self) -> None:

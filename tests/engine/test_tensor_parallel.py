@@ -18,6 +18,7 @@ from octavo_engine.parallel import wire
 from octavo_engine.parallel.board import Board, late
 from octavo_engine.request import FinishReason, SamplingParams
 from octavo_engine.runtime.inputs import StepPlan
+from quantized_checkpoints import Recipe, awq_config, awq_gemm, gptq, gptq_config, gptq_v2, save_quantized
 from tiny_models import SIZES, make_model, save_model
 
 pytestmark = pytest.mark.engine
@@ -67,6 +68,30 @@ def test_their_tokens_are_those_of_one_rank(variant: str, size: int, checkpoints
     wanted = Harness(load(path, torch.float32), caching=False).together(prompts)
     with several_ranks(path, size, budget=37, caching=False) as harness:
         assert_same(harness.together(prompts), wanted)
+
+
+QUANTIZED = {  # pieces of its products begin within groups
+    "awq": ("llama", 2, Recipe(awq_config(), awq_gemm, group=16)),
+    "gptq, by activation": (
+        "llama_tied",
+        3,
+        Recipe(gptq_config(desc_act=True, sym=True), gptq, symmetric=True, by_activation=True),
+    ),
+    "gptq_v2, 8 bits": (
+        "llama_biases",
+        2,
+        Recipe(gptq_config(bits=8, checkpoint_format="gptq_v2"), gptq_v2, bits=8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_weights_in_few_bits_are_split_as_well(name: str, tmp_path: Path) -> None:
+    variant, size, recipe = QUANTIZED[name]
+    path = save_quantized(make_model(variant), tmp_path, recipe)
+    wanted = Harness(load(path, torch.float32), caching=False).together(texts(4))
+    with several_ranks(path, size, caching=False) as harness:
+        assert_same(harness.together(texts(4)), wanted)
 
 
 @pytest.fixture(scope="module")

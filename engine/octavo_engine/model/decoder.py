@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from octavo_engine.kernels.attention import StepLayout
 from octavo_engine.kernels.layers import LayerCache, RunLayers, Step
-from octavo_engine.kernels.linear import LookUp, Projection
+from octavo_engine.kernels.linear import LookUp
 from octavo_engine.kernels.pointwise import RmsNorm
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.rope import angles, inverse_frequencies
+
+
+class Head(Protocol):
+    """The projection to the vocabulary: the one product whose outcome is never rounded."""
+
+    def wide(self, x: Tensor, /) -> Tensor:
+        """`[n, hidden]` -> float32 `[n, vocab]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +33,7 @@ class Decoder:
     layers: RunLayers
     rms_norm: RmsNorm
     final_norm: Tensor  # [hidden]
-    head: Projection  # to the vocabulary
+    head: Head  # to the vocabulary
     parameter_bytes: int  # of all weights as they are in memory
     batch_invariant: bool  # a token's numbers are the same bits whatever else is in its step
     frequencies: Tensor = field(init=False)  # float32 [head_dim / 2], radians a position

@@ -34,8 +34,10 @@ def host_target(config: PlanConfig, engine: EngineConfig, *, dtype: str) -> Targ
     left = None if config.memory_bytes else host.memory_left()
     if config.held_by_others:
         left = limit - config.held_by_others
-    room = HostRoom(limit=limit, wanted=engine.kv_cache_memory_bytes, left_by_others=left)
-    machine, doubt = _machine_here(engine.threads, dtype, anew=config.measure)
+    ranks, wanted = engine.tensor_parallel_size, engine.kv_cache_memory_bytes
+    room = HostRoom(limit=limit, wanted=wanted, left_by_others=left, processes=ranks)
+    threads = None if engine.threads is None else engine.threads * ranks
+    machine, doubt = _machine_here(threads, dtype, anew=config.measure)
     return Target(machine=machine, memory_bytes=limit, room=room, on_host=True, doubt=doubt)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.errors import ModelChanged
+from octavo_engine.errors import InvalidConfiguration, ModelChanged
 from octavo_engine.fetch import location, snapshot, sources
 from octavo_engine.fetch.command import FIRST_CONTACT_SECONDS
 from octavo_engine.fetch.remote import Changed
@@ -13,6 +13,7 @@ from octavo_engine.fetch.retry import Patience
 from octavo_engine.fetch.settings import SourceConfig
 from octavo_engine.memory import HostRoom, plan_cache
 from octavo_engine.model.costs import needs_of, width_of
+from octavo_engine.model.kept import as_kept, keeps_few_bits
 from octavo_engine.model.parameters import check_tensors, parameters_of
 from octavo_engine.preflight.checkpoint import Checkpoint, look_at_path, look_at_source
 from octavo_engine.preflight.settings import PreflightSettings
@@ -40,6 +41,11 @@ def look_at_address(config: SourceConfig) -> Checkpoint:
 def check(found: Checkpoint, config: EngineConfig, *, memory_bytes: int | None) -> None:
     """Raise unless every tensor is as the config says, the lengths agree, and it fits where memory is known. Pure."""
     check_tensors(found.spec, parameters_of(found.spec), found.shapes)
-    needs = needs_of(found.spec, config, width=width_of(found.spec, config.dtype))
+    if memory_bytes is not None and config.refused_on_host:
+        raise InvalidConfiguration(config.refused_on_host)
+    dtype, on_host = found.spec.dtype if config.dtype == "auto" else config.dtype, memory_bytes is not None
+    spec = as_kept(found.spec, few_bits=keeps_few_bits(dtype, on_host=on_host))
+    needs = needs_of(spec, config, width=width_of(spec, config.dtype), on_host=on_host)
     if memory_bytes is not None:  # an accelerator's memory is known to the node alone
-        plan_cache(needs, HostRoom(limit=memory_bytes, wanted=config.kv_cache_memory_bytes))
+        ranks, wanted = config.tensor_parallel_size, config.kv_cache_memory_bytes
+        plan_cache(needs, HostRoom(limit=memory_bytes, wanted=wanted, processes=ranks))

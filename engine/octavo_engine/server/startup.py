@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from octavo_engine.assembly import Assembly
 from octavo_engine.config import EngineConfig
 from octavo_engine.metrics import Metrics
-from octavo_engine.model.costs import cost_of
+from octavo_engine.model.costs import cached_width, cost_of
+from octavo_engine.model.sharding import heaviest
 from octavo_engine.runtime.measurement import machine_of
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,9 @@ class StartupReport:
         log.info("KV cache %.2f GiB: %d blocks of %d tokens", assembly.cache_bytes / GIB, blocks, size)
         with self.timed("machine"):
             machine = machine_of(assembly.device, assembly.dtype)
-        self._metrics.roofline.know(cost_of(assembly.spec, assembly.dtype.itemsize), machine)
+        width = assembly.dtype.itemsize
+        part = heaviest(assembly.spec, config.tensor_parallel_size).spec  # the machine is one rank's: so is the work
+        self._metrics.roofline.know(cost_of(part, width, cached=cached_width(config, width)), machine)
         rates = machine.bandwidth / 1e9, machine.flops / 1e9
         log.info("%s: reads %.0f GB/s, multiplies at %.0f GFLOP/s", machine.name, *rates)
 
