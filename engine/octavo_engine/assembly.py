@@ -25,7 +25,7 @@ from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.leading import LeadingRunner
-from octavo_engine.parallel.ranks import Ranks, SharedProgress
+from octavo_engine.parallel.ranks import Loaded, Ranks, SharedProgress
 from octavo_engine.request import Request
 from octavo_engine.runtime import host
 from octavo_engine.runtime.kv_store import LayerCache, allocate
@@ -95,24 +95,14 @@ def assemble(
         log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
     ranks = start_ranks(config, spec, platform, on_phase)
     with ended_on_error(ranks):
-        progress = SharedProgress(on_progress, None if ranks is None else ranks.team)
         with timed(on_phase, "weights"):
-            kernels = choose(platform.backend)
-            decoder = load_model(
-                config.model,
-                dtype=dtype,
-                device=device,
-                kernels=kernels,
-                max_model_len=needs.max_model_len,
-                split=None if ranks is None else ranks.split,
-                on_progress=progress,
-            )
-            weights, fitting = (0, None) if ranks is None else ranks.loaded(progress)
+            decoder, others = load_parts(config, platform, needs.max_model_len, ranks, on_progress)
         check_invariance(config, decoder, platform)
         with timed(on_phase, "kv_cache"):
-            if ranks is None or not on_host:  # what other ranks hold of a host would count as strangers'
+            if others is None or not on_host:  # what other ranks hold of a host would count as strangers'
                 plan = plan_cache(as_loaded(needs, device), room_of(config, device))
-            plan = replace(plan, blocks=plan.blocks if fitting is None else min(plan.blocks, fitting))
+            if others is not None and others.blocks is not None:
+                plan = replace(plan, blocks=min(plan.blocks, others.blocks))
             caches = allocate(
                 geometry_of(decoder.spec, config, dtype.itemsize), plan.blocks, dtype=platform.cached, device=device
             )
@@ -129,7 +119,7 @@ def assemble(
         max_model_len=needs.max_model_len,
         num_blocks=plan.blocks,
         cache_bytes=plan.cache_bytes,
-        weight_bytes=decoder.parameter_bytes + weights,
+        weight_bytes=decoder.parameter_bytes + (0 if others is None else others.weight_bytes),
         ranks=ranks,
     )
 
@@ -150,6 +140,23 @@ def start_ranks(config: EngineConfig, spec: ModelSpec, platform: Platform, on_ph
     )
     with timed(on_phase, "ranks"):
         return Ranks.start(own, spec)
+
+
+def load_parts(
+    config: EngineConfig, platform: Platform, max_model_len: int, ranks: Ranks | None, on_progress: Progress
+) -> tuple[Decoder, Loaded | None]:
+    """The model, or this rank's part of it, and what the others have loaded meanwhile; raises StartupError."""
+    progress = SharedProgress(on_progress, None if ranks is None else ranks.team)
+    decoder = load_model(
+        config.model,
+        dtype=platform.dtype,
+        device=platform.device,
+        kernels=choose(platform.backend),
+        max_model_len=max_model_len,
+        split=None if ranks is None else ranks.split,
+        on_progress=progress,
+    )
+    return decoder, None if ranks is None else ranks.loaded(progress)
 
 
 @contextmanager

@@ -44,6 +44,14 @@ class SharedProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """What all ranks but the first hold."""
+
+    weight_bytes: int
+    blocks: int | None  # of KV that the fullest of their devices has room for; None on a host, where rank 0 has counted
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """All ranks of a model but the first, which is this process, and what it shares with them."""
 
@@ -77,12 +85,11 @@ class Ranks:
         log.info("%d ranks have met", own.size)
         return cls(team, peers, Split(shard_of(spec, 0, own.size), peers), meeting)
 
-    def loaded(self, progress: SharedProgress) -> tuple[int, int | None]:
-        """Once all have loaded: the bytes of their weights, and the KV blocks that the fullest of their devices holds
-        (None on a host). Raises StartupError or EngineDead, whatever it was that kept one from it."""
+    def loaded(self, progress: SharedProgress) -> Loaded:
+        """What the others have, once all have loaded. Raises StartupError or EngineDead, whatever kept one from it."""
         told = self.team.wait_for("loaded", progress.report)
         blocks = [words["blocks"] for words in told]
-        return sum(words["loaded"] for words in told), None if None in blocks else min(blocks)
+        return Loaded(sum(words["loaded"] for words in told), None if None in blocks else min(blocks))
 
     def allocate(self, blocks: int) -> None:
         """Have each make its part of the cache; returns when they are ready for steps. Raises as `loaded`."""
