@@ -91,12 +91,12 @@ def shared(smollm2_gguf: Path, tokenizer: Tokenizer) -> Iterator[Assembly]:
         max_model_len=256,
         max_num_seqs=8,
         max_num_batched_tokens=64,
-        kv_cache_memory_bytes=18 * BLOCK_BYTES,
+        kv_cache_memory_bytes=16 * BLOCK_BYTES,
     )
     told: list[tuple[int, int]] = []
     made = assemble(config, tokenizer, NoMetrics(), on_progress=lambda *read: told.append(read))
     assert told[-1][0] == told[-1][1], "all that all ranks read is reported"
-    assert made.num_blocks == 18
+    assert made.num_blocks == 16
     assert made.ranks is not None
     processes = [worker.process for worker in made.ranks.team._workers]
     yield made
@@ -116,7 +116,7 @@ class TestSmolLM2:
         again = run(shared, prompts)
         assert [request.output_ids for request in again] == wanted
         assert sum(request.num_cached for request in again) > 0
-        longer = run(shared, prompts, replace(GREEDY, max_tokens=80))
+        longer = run(shared, prompts, replace(GREEDY, max_tokens=48))
         assert sum(request.num_preemptions for request in longer) > 0
         assert [request.output_ids[:16] for request in longer] == wanted
 
