@@ -8,7 +8,7 @@ about the queue and the cache are read from the scheduler at scrape, so they are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Metric
@@ -243,6 +243,13 @@ class Metrics:
     def cache_info(self, **labels: str) -> None:
         """Set labels of `octavo_cache_info`."""
         self._cache_labels.update(labels)
+
+    def server_state(self, states: Callable[[], Mapping[str, float]]) -> None:
+        """Export what the process is at: `states` is asked at each scrape, and gives 1 for the present state alone."""
+        words = "1 for what the process is at, 0 for the other states"
+        self._instruments.live(
+            lambda: [self._instruments.gauge_family("octavo_server_state", words, states(), "state")]
+        )
 
     def flushed(self, blocks: int) -> None:
         """Count cached blocks that somebody had forgotten on purpose."""

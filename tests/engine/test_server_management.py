@@ -64,6 +64,7 @@ def history() -> History:
 def app(lifecycle: Lifecycle, history: History) -> FastAPI:
     registry = CollectorRegistry()
     metrics = Metrics(registry, model_name="m", stats=lifecycle.stats)
+    metrics.server_state(lifecycle.states)
     lifecycle.estimate = metrics.estimated_queue_seconds
     return build_management_app(lifecycle, registry, history, metrics.flushed)
 
@@ -93,6 +94,16 @@ def test_probes_follow_the_state(client: TestClient, lifecycle: Lifecycle) -> No
     assert statuses(client) == (200, 503)
     lifecycle.state = State.STOPPED
     assert statuses(client) == (200, 503)
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_state_is_a_metric(client: TestClient, lifecycle: Lifecycle, state: State) -> None:
+    lifecycle.state = state
+    lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith("octavo_server_state{")]
+    assert len(lines) == len(State)
+    assert [line for line in lines if not line.endswith(" 0.0")] == [
+        f'octavo_server_state{{model_name="m",state="{state.value}"}} 1.0'
+    ]
 
 
 def test_liveness_fails_for_a_dead_or_stuck_step_thread_and_says_why(client: TestClient, lifecycle: Lifecycle) -> None:

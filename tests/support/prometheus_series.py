@@ -30,6 +30,7 @@ def engine_series() -> dict[str, Series]:
     metrics.startup("weights", 1.0)
     metrics.engine_info(version="0")
     metrics.cache_info(block_size="16")
+    metrics.server_state(lambda: {"serving": 1.0})
     return series_of(registry)
 
 

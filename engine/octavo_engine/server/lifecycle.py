@@ -45,6 +45,11 @@ class Lifecycle:
         """False when only a restart can help. A slow start, a long queue or slow HTTP is not a reason."""
         return self.fault is None and not (self.engine is not None and self.engine.died)
 
+    def states(self) -> dict[str, float]:
+        """Every state by name: 1 for the present one, 0 for the others."""
+        present = self.state
+        return {state.value: float(state is present) for state in State}
+
     def serving(self) -> None:
         """The engine has given its first token: take requests."""
         self.startup_seconds = time.monotonic() - self.began

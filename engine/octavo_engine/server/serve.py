@@ -58,6 +58,7 @@ def serve(
     lifecycle = Lifecycle(model_name=model_name(settings), max_num_seqs=config.max_num_seqs, began=began)
     registry, history, keys = CollectorRegistry(), History(), open_keys(server, environment)
     metrics = Metrics(registry, model_name=lifecycle.model_name, stats=lifecycle.stats)
+    metrics.server_state(lifecycle.states)
     lifecycle.estimate = metrics.estimated_queue_seconds
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
