@@ -11,12 +11,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node import kind, prerequisites, retention, runtime
+from node import kind, mounts, prerequisites, retention, runtime, turns
 from node.config import CHECKOUT, Settings
 from node.health import healthy
 from node.shell import CommandError, NodeError, last_line, run
@@ -183,7 +183,8 @@ def _ensure_base(settings: Settings) -> None:
             shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
             dockerfile = Path(scratch, "Dockerfile")
             dockerfile.write_text("FROM scratch\nCOPY root /\n")
-            _buildah(settings, "build", "-t", _BASE, "-f", str(dockerfile), scratch)
+            with _clean_store(settings):
+                _buildah(settings, "build", "-t", _BASE, "-f", str(dockerfile), scratch)
 
 
 def _build_with_buildah(settings: Settings, image: Image, reference: str, log: Path) -> None:
@@ -193,7 +194,31 @@ def _build_with_buildah(settings: Settings, image: Image, reference: str, log: P
     shared = (f"--volume={uv_cache}:{_UV_CACHE_IN_BUILD}", f"--build-arg=UV_CACHE_DIR={_UV_CACHE_IN_BUILD}")
     options = ("--layers", "--network=host", f"--build-arg=BASE={_BASE}", *_secret(), *shared)
     files = (f"--ignorefile={image.dockerfile}.dockerignore", "-t", reference, "-f", str(image.dockerfile))
-    _buildah(settings, "build", *options, *image.labels, *files, str(CHECKOUT), log=log)
+    with _clean_store(settings):
+        _buildah(settings, "build", *options, *image.labels, *files, str(CHECKOUT), log=log)
+
+
+@contextmanager
+def _clean_store(settings: Settings) -> Iterator[None]:
+    """One build at a time: what else is at work in the builder's store is then known to be left over.
+
+    A build that fails or is killed can leave a container with a mounted root, which nothing else would take away: the
+    cache could not be deleted.
+    """
+    with turns.taken(settings.cache / "buildah.lock", "another build is at work; waiting for it"):
+        _sweep(settings)
+        try:
+            yield
+        except BaseException:
+            _sweep(settings)
+            raise
+
+
+def _sweep(settings: Settings) -> None:
+    store = _store(settings)
+    if store.exists():
+        _buildah(settings, "rm", "--all")
+        mounts.release(store)
 
 
 def _import_from_buildah(settings: Settings, reference: str) -> None:
@@ -220,12 +245,16 @@ def _hexadecimal(digest: str) -> str:
 
 
 def _buildah(settings: Settings, *arguments: str, log: Path | None = None) -> str:
-    store = settings.cache / "buildah"
+    store = _store(settings)
     store.mkdir(parents=True, exist_ok=True)
     command = ("buildah", "--root", store / "storage", "--runroot", store / "run", "--storage-driver", "overlay")
     # chroot isolation needs no more of the host than root, so it also works inside containers.
     env = {"BUILDAH_ISOLATION": "chroot", "TMPDIR": str(store)}
     return run([*command, *arguments], log=log, env=env, timeout=_BUILD_TIMEOUT)
+
+
+def _store(settings: Settings) -> Path:
+    return settings.cache / "buildah"
 
 
 def _scratch(settings: Settings) -> tempfile.TemporaryDirectory[str]:

@@ -5,7 +5,6 @@ Every step of `up` first looks whether it is needed, so any half-built or half-d
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -20,18 +19,20 @@ from node import (
     components,
     config,
     extras,
+    mounts,
     network,
     prerequisites,
     processes,
     programs,
     runtime,
+    turns,
 )
 from node.component import Component
 from node.config import Settings
 from node.health import healthy
 from node.programs import Program
 from node.shell import NodeError, TimeoutReached, run, tail, wait_for
-from node.steps import note, step
+from node.steps import step
 
 _HEALTHY_SECONDS = 60.0
 _GRACE_SECONDS = 5.0
@@ -171,14 +172,7 @@ def _look(settings: Settings, component: Component) -> ComponentStatus:
 
 def _end_everything(settings: Settings) -> None:
     processes.sweep(settings.state)
-    for mount in _mounts_below(settings.state):
-        run(["umount", "--lazy", mount])
-
-
-def _mounts_below(folder: Path) -> list[Path]:
-    """Mount points inside `folder`, the innermost first."""
-    points = (line.split()[4].replace("\\040", " ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return sorted((Path(point) for point in points if Path(point).is_relative_to(folder)), reverse=True)
+    mounts.release(settings.state)
 
 
 def _cgroup_roots() -> Iterator[Path]:
@@ -221,11 +215,5 @@ def _log(settings: Settings, name: str) -> Path:
 @contextmanager
 def _locked(settings: Settings) -> Iterator[None]:
     """One `up` or `down` at a time; a second one says that it waits."""
-    settings.cache.mkdir(parents=True, exist_ok=True)
-    with (settings.cache / "node.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note("another hack/cluster is at work; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with turns.taken(settings.cache / "node.lock", "another hack/cluster is at work; waiting for it"):
         yield

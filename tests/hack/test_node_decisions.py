@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node import config, kind, programs, retention, schemas, shell
+from node import config, kind, mounts, programs, retention, schemas, shell
 from node.config import Settings
 
 
@@ -136,3 +136,34 @@ def test_an_own_programs_key_changes_with_its_source(tmp_path: Path) -> None:
         source.write_text(text)
         keys.add(programs.Program("tool", "1", "./tool", module=tmp_path).key)
     assert len(keys) == 2
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+31 22 0:26 / /var/lib/node rw - tmpfs tmpfs rw
+40 22 0:45 / /var/cache/store/overlay rw - ext4 /dev/vda rw
+41 40 0:46 / /var/cache/store/overlay/a\\040b/merged rw - overlay overlay rw,lowerdir=/x
+42 22 0:47 / /var/cache/storehouse rw - xfs /dev/vdb rw
+"""
+
+
+def test_mounts_below_a_folder_are_taken_from_the_inside_out():
+    found = mounts.below(Path("/var/cache/store"), MOUNTS)
+    assert found == [Path("/var/cache/store/overlay/a b/merged"), Path("/var/cache/store/overlay")]
+    assert mounts.below(Path("/var/cache/store/overlay"), MOUNTS) == found
+    assert mounts.below(Path("/srv"), MOUNTS) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/", "ext4"),
+        ("/var/lib", "ext4"),
+        ("/var/lib/node/kubelet", "tmpfs"),
+        ("/var/cache/storehouse/x", "xfs"),
+        ("/var/cache/store/overlay/a b/merged/etc", "overlay"),
+    ],
+)
+def test_a_folder_is_on_the_nearest_mount_above_it(folder, kind):
+    assert mounts.filesystem(Path(folder), MOUNTS) == kind
+    assert mounts.filesystem(Path(folder), "") == ""

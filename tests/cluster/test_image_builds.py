@@ -1,0 +1,72 @@
+"""What a build leaves behind that does not come to its end: no container, and nothing mounted in the cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster_tools import wait_for
+from node import config, images, kind, mounts
+
+pytestmark = pytest.mark.skipif(
+    config.Settings.from_environment().kubeconfig is not None or kind.docker_runs(),
+    reason="about images of the embedded node that buildah builds",
+)
+BUILD = """
+import sys
+from pathlib import Path
+from node import config, images
+
+place = Path(sys.argv[1])
+image = images.Image("octavo-unfinished", place / "Dockerfile", ())
+images._build_with_buildah(config.Settings.from_environment(), image, "localhost/octavo-unfinished:1", place / "log")
+"""
+
+
+@pytest.fixture
+def place(cluster: config.Settings, tmp_path: Path) -> Path:
+    """A folder with a Dockerfile's surroundings: of the checkout, which is what is built from, nothing is taken."""
+    images._ensure_base(cluster)
+    (tmp_path / "Dockerfile.dockerignore").write_text("*\n")
+    return tmp_path
+
+
+def begin(place: Path, script: str) -> subprocess.Popen[bytes]:
+    """A build whose one step is `script`, in processes of its own."""
+    (place / "Dockerfile").write_text(f"ARG BASE\nFROM ${{BASE}}\nRUN {script}\n")
+    environment = os.environ | {"PYTHONPATH": str(config.HACK)}
+    return subprocess.Popen([sys.executable, "-c", BUILD, place], env=environment, start_new_session=True)
+
+
+def left(cluster: config.Settings) -> tuple[list[Path], str]:
+    """What is mounted in the builder's store, and containers there."""
+    mounted = mounts.below(images._store(cluster), Path("/proc/self/mountinfo").read_text())
+    return mounted, images._buildah(cluster, "containers", "--quiet")
+
+
+def test_a_build_that_fails_leaves_nothing(cluster: config.Settings, place: Path) -> None:
+    assert begin(place, "exit 7").wait(120) == 1
+    assert "exit status 7" in (place / "log").read_text()
+    # Others may be asking the store at this moment, which mounts a part of it while they do.
+    wait_for(lambda: left(cluster) == ([], ""), 20, "an empty store")
+
+
+def test_what_a_killed_build_left_is_taken_away_by_the_next(cluster: config.Settings, place: Path) -> None:
+    build = begin(place, f"touch {place.name} && sleep 600")
+    wait_for(lambda: "STEP 2" in _text(place / "log"), 60, "the build's step")
+    wait_for(lambda: left(cluster)[1], 20, "the build's container")
+    os.killpg(build.pid, signal.SIGKILL)
+    build.wait(20)
+    assert left(cluster)[1], "it had no time to clean up"
+    with images._clean_store(cluster):
+        assert left(cluster)[1] == ""
+    wait_for(lambda: left(cluster) == ([], ""), 20, "an empty store")
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
