@@ -7,6 +7,7 @@ import yaml
 
 from octavo_operator import cel, crd, names
 from octavo_operator.errors import SpecError
+from octavo_operator.revisions import revision_of
 from octavo_operator.spec import read_spec
 from operator_samples import resource
 
@@ -92,6 +93,30 @@ def test_a_resource_is_read_with_defaults():
     spec = read_spec(resource())
     assert (spec.startup_seconds, spec.drain_seconds, spec.paused) == (1800, 45, False)
     assert spec.scaler is None
+
+
+EMPTIED = {
+    "engine": None,
+    "resources": {"requests": None, "limits": None},
+    "monitoring": {"labels": None},
+    "template": {"affinity": {"nodeAffinity": None, "podAffinity": None}, "volumes": None, "labels": None},
+}
+
+
+@pytest.mark.parametrize("spec", [EMPTIED, dict.fromkeys(EMPTIED), {"template": {"affinity": None}}])
+def test_what_server_side_apply_has_emptied_is_absent(spec):
+    """It leaves null where something was and nothing shall be; the schema must let that pass."""
+    assert revision_of(read_spec(resource(**spec))) == revision_of(read_spec(resource()))
+    nodes = dict(SPEC_NODES)
+    for path in nulls(spec):
+        assert nodes[path].get("nullable") is True, path
+
+
+def nulls(value, path="spec"):
+    """Paths at which there is null."""
+    if value is None:
+        return [path]
+    return [found for key, item in value.items() for found in nulls(item, f"{path}.{key}")]
 
 
 def test_quantities_may_be_numbers():

@@ -28,7 +28,7 @@ class SpecWriter:
     def spec(self) -> Spec:
         """The next spec."""
         made: Spec = self._value((), self._schema)
-        return _agreeing(_without_empty(made), self._random)
+        return _agreeing(made, self._random)
 
     def _value(self, path: tuple[str, ...], node: Schema) -> Any:
         if sampler := _sampler(path):
@@ -109,16 +109,6 @@ def _agreeing(spec: Spec, chance: random.Random) -> Spec:
     return spec
 
 
-def _without_empty(value: Any) -> Any:
-    """Without objects that hold nothing: server-side apply makes null of one that held something before."""
-    if isinstance(value, list):
-        return [_without_empty(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    kept = {name: _without_empty(item) for name, item in value.items()}
-    return {name: item for name, item in kept.items() if item != {} or name in _MAY_BE_EMPTY}
-
-
 def _sampler(path: tuple[str, ...]) -> Sampler | None:
     for depth in range(1, 4):
         if sampler := _SAMPLES.get(path[-depth:]):
@@ -152,7 +142,6 @@ def _environment(chance: random.Random) -> list[Spec]:
     return [{"name": name, **chance.choice(({}, {"value": ""}, {"value": "a=b $(X)"}))} for name in names]
 
 
-_MAY_BE_EMPTY = ("podSelector", "namespaceSelector", "emptyDir", "labelSelector", "preference", "podAffinityTerm")
 _KEYS = ("example.com/a", "example.com/b", "plain")
 _EXPRESSIONS = _one_of(
     {"key": "zone", "operator": "In", "values": ["a", "b"]},

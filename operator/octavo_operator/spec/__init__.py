@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from octavo_operator import cel
 from octavo_operator.errors import SpecError
 from octavo_operator.spec.access import Auth, Peer
-from octavo_operator.spec.base import ATOMIC, LabelValue, Part
+from octavo_operator.spec.base import ATOMIC, EMPTIED, LabelValue, Part
 from octavo_operator.spec.engine import Engine
 from octavo_operator.spec.model import Cache, Model
 from octavo_operator.spec.scaling import MAX_REPLICAS, Autoscaling
@@ -43,7 +43,7 @@ class Monitoring(Part):
         default=None,
         max_length=16,
         description="Labels of the PodMonitor, for a Prometheus that selects monitors by label.",
-        json_schema_extra=cel.OWN_KEYS,
+        json_schema_extra=EMPTIED | cel.OWN_KEYS,
     )
 
 
@@ -54,9 +54,13 @@ class Spec(Part):
 
     model: Model = Field(description="Which model is served.")
     engine: Engine = Field(
-        default=Engine(), description="The engine's flags, in camelCase; an absent field leaves the engine's default."
+        default=Engine(),
+        description="The engine's flags, in camelCase; an absent field leaves the engine's default.",
+        json_schema_extra=EMPTIED,
     )
-    resources: Resources = Field(default=Resources(), description="Compute resources of one replica.")
+    resources: Resources = Field(
+        default=Resources(), description="Compute resources of one replica.", json_schema_extra=EMPTIED
+    )
     autoscaling: Autoscaling | None = Field(default=None, description="How the number of replicas follows the load.")
     replicas: int | None = Field(
         default=None, ge=0, le=MAX_REPLICAS, description="Fixed number of replicas, default 1; instead of autoscaling."
@@ -91,7 +95,9 @@ class Spec(Part):
         "serves before an old one stops. InPlace: an old one stops first, for want of a free accelerator. Auto "
         "(default): Surge, and InPlace for as long as the new replica finds no room.",
     )
-    monitoring: Monitoring = Field(default=Monitoring(), description="How Prometheus finds the service.")
+    monitoring: Monitoring = Field(
+        default=Monitoring(), description="How Prometheus finds the service.", json_schema_extra=EMPTIED
+    )
     restarted_at: str | None = Field(
         default=None,
         max_length=64,
@@ -101,7 +107,9 @@ class Spec(Part):
     paused: bool = Field(
         default=False, description="While true, Octavo changes none of the service's objects; status goes on."
     )
-    template: Template = Field(default=Template(), description="Where the pods run and what they carry.")
+    template: Template = Field(
+        default=Template(), description="Where the pods run and what they carry.", json_schema_extra=EMPTIED
+    )
 
     @property
     def scaler(self) -> Autoscaling | None:

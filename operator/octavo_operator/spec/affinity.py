@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from octavo_operator.spec.base import ATOMIC, LabelKey, LabelValue, Part
+from octavo_operator.spec.base import ATOMIC, EMPTIED, LabelKey, LabelValue, Part
 
 _Weight = Annotated[int, Field(ge=1, le=100)]
 _Values = Annotated[list[LabelValue], Field(max_length=64)]
@@ -111,6 +111,10 @@ class PodAffinity(Part):
 class Affinity(Part):
     """Which nodes and neighbours the pods want, and which not."""
 
-    node_affinity: NodeAffinity | None = Field(default=None, description="Nodes by their labels.")
-    pod_affinity: PodAffinity | None = Field(default=None, description="Near these pods.")
-    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Away from these pods.")
+    node_affinity: NodeAffinity | None = Field(
+        default=None, description="Nodes by their labels.", json_schema_extra=EMPTIED
+    )
+    pod_affinity: PodAffinity | None = Field(default=None, description="Near these pods.", json_schema_extra=EMPTIED)
+    pod_anti_affinity: PodAffinity | None = Field(
+        default=None, description="Away from these pods.", json_schema_extra=EMPTIED
+    )

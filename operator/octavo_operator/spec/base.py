@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
@@ -18,14 +18,24 @@ LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE)]
 Line = Annotated[str, Field(max_length=1024, pattern=LINE)]
 Quantity = Annotated[str, Field(max_length=32, pattern=QUANTITY)]
 
+EMPTIED: dict[str, Any] = {"nullable": True}
+"""Server-side apply makes null of what held something and shall hold nothing: written as {} or [], it means absent."""
 ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
-BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]} | EMPTIED
+WHOLE: dict[str, Any] = {"x-kubernetes-map-type": "atomic"}
+"""One manager's as a whole, for an object that says something by being there: emptied, it stays."""
 
 
 class Part(BaseModel):
     """Base of every part: camelCase outside, unknown fields refused, values frozen."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: Any) -> Any:
+        """See EMPTIED; the schema says where null may come from the API server."""
+        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
 
 class SecretKeyRef(Part):

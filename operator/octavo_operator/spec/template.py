@@ -8,7 +8,19 @@ from pydantic import ConfigDict, Field
 
 from octavo_operator import cel
 from octavo_operator.spec.affinity import Affinity
-from octavo_operator.spec.base import ATOMIC, BY_NAME, LINE, LabelValue, Line, ObjectName, Part, Quantity, SecretRef
+from octavo_operator.spec.base import (
+    ATOMIC,
+    BY_NAME,
+    EMPTIED,
+    LINE,
+    WHOLE,
+    LabelValue,
+    Line,
+    ObjectName,
+    Part,
+    Quantity,
+    SecretRef,
+)
 
 ACCELERATOR = "nvidia.com/gpu"
 
@@ -19,13 +31,16 @@ class Resources(Part):
     model_config = ConfigDict(coerce_numbers_to_str=True)  # a quantity may be written as a bare number
 
     requests: dict[str, Quantity] | None = Field(
-        default=None, max_length=16, description="What the scheduler reserves, by resource name."
+        default=None,
+        max_length=16,
+        description="What the scheduler reserves, by resource name.",
+        json_schema_extra=EMPTIED,
     )
     limits: dict[str, Quantity] | None = Field(
         default=None,
         max_length=16,
         description="What a replica may use at most, by resource name; nvidia.com/gpu asks for an accelerator.",
-        json_schema_extra=cel.ONE_ACCELERATOR,
+        json_schema_extra=EMPTIED | cel.ONE_ACCELERATOR,
     )
 
 
@@ -94,19 +109,23 @@ class Volume(Part):
     config_map: ConfigMapVolume | None = Field(default=None, description="The keys of a ConfigMap as files.")
     secret: SecretVolume | None = Field(default=None, description="The keys of a Secret as files.")
     persistent_volume_claim: ClaimVolume | None = Field(default=None, description="A claim of the same namespace.")
-    empty_dir: EmptyDirVolume | None = Field(default=None, description="A directory that lives as long as the pod.")
+    empty_dir: EmptyDirVolume | None = Field(
+        default=None, description="A directory that lives as long as the pod.", json_schema_extra=WHOLE
+    )
 
 
 class Template(Part):
     """Where the pods run and what they carry: a short list on purpose, so that a resource cannot ask for privileges."""
 
     node_selector: dict[str, LabelValue] | None = Field(
-        default=None, max_length=32, description="Labels a node must have."
+        default=None, max_length=32, description="Labels a node must have.", json_schema_extra=EMPTIED
     )
     tolerations: list[Toleration] | None = Field(
         default=None, max_length=32, description="Node taints the pods accept.", json_schema_extra=ATOMIC
     )
-    affinity: Affinity | None = Field(default=None, description="Which nodes and neighbours the pods want.")
+    affinity: Affinity | None = Field(
+        default=None, description="Which nodes and neighbours the pods want.", json_schema_extra=EMPTIED
+    )
     volumes: list[Volume] | None = Field(
         default=None,
         max_length=16,
@@ -121,8 +140,14 @@ class Template(Part):
         default=None, max_length=8, description="Registry credentials for the engine image.", json_schema_extra=BY_NAME
     )
     labels: dict[str, LabelValue] | None = Field(
-        default=None, max_length=32, description="Further labels of the pods.", json_schema_extra=cel.OWN_KEYS
+        default=None,
+        max_length=32,
+        description="Further labels of the pods.",
+        json_schema_extra=EMPTIED | cel.OWN_KEYS,
     )
     annotations: dict[str, Line] | None = Field(
-        default=None, max_length=32, description="Further annotations of the pods.", json_schema_extra=cel.OWN_KEYS
+        default=None,
+        max_length=32,
+        description="Further annotations of the pods.",
+        json_schema_extra=EMPTIED | cel.OWN_KEYS,
     )
