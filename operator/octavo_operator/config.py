@@ -14,6 +14,7 @@ from typing import Any
 from octavo_operator.errors import ConfigError
 
 ENV_PREFIX = "OCTAVO_OPERATOR_"
+_GROUP = re.compile(r"^([1-9][0-9]{0,8}|1[0-9]{9})?$")  # within 31 bits
 _LABEL = re.compile(r"^[A-Za-z0-9][-A-Za-z0-9_./]{0,315}=[-A-Za-z0-9_.]{1,63}$")
 
 
@@ -54,6 +55,9 @@ class OperatorConfig:
     management_addresses: str = _option(
         "", "comma-separated CIDR ranges that reach the engines' management port as well; for an operator outside pods"
     )
+    cache_group: str = _option(
+        "65532", "group that may write into a cache's volume; empty: the cluster's choice, which OpenShift insists on"
+    )
     log_level: str = _option("info", "least severe log line", ("debug", "info", "warning", "error"))
     log_format: str = _option("json", "log lines for machines or for people", ("json", "plain"))
     kubeconfig: str = _option("", "kubeconfig file; empty: the pod's own service account, else the default file")
@@ -67,6 +71,11 @@ class OperatorConfig:
     def address_list(self) -> tuple[str, ...]:
         """The ranges that reach the management port."""
         return tuple(part.strip() for part in self.management_addresses.split(",") if part.strip())
+
+    @property
+    def cache_group_id(self) -> int | None:
+        """The group of a cache's volume; None leaves it to the cluster."""
+        return int(self.cache_group) if self.cache_group else None
 
     @property
     def holder(self) -> str:
@@ -99,6 +108,8 @@ def read_config(flags: Mapping[str, str | None], environment: Mapping[str, str])
             values[option.name] = _parse(option, text)
     config = OperatorConfig(**values)
     _check_peers(config)
+    if not _GROUP.match(config.cache_group):
+        raise ConfigError(f"--cache-group: {config.cache_group!r} is not the number of a group other than root's")
     return config
 
 

@@ -22,10 +22,12 @@ class Defaults:
     Attributes:
         image: of the engine, for services that name none.
         peers: who may reach the management port.
+        cache_group: who may write into a cache's volume; None leaves it to the cluster.
     """
 
     image: str
     peers: ManagementPeers
+    cache_group: int | None
 
 
 def children(
@@ -44,7 +46,7 @@ def children(
         manifests.service(resource),
         manifests.disruption_budget(resource),
         manifests.revisions_map(resource, rollout.history.data()),
-        *(_job(resource, spec, rollout, purpose, defaults.image) for purpose in rollout.jobs),
+        *(_job(resource, spec, rollout, purpose, defaults) for purpose in rollout.jobs),
         *([manifests.pod_monitor(resource, spec)] if monitoring else []),
     ]
     return [manifests.sealed(child) for child in made]
@@ -70,7 +72,8 @@ def _deployment(resource: Manifest, rollout: Rollout, replicas: int) -> list[Man
     ]
 
 
-def _job(resource: Manifest, spec: Spec, rollout: Rollout, purpose: Purpose, image: str) -> Manifest:
+def _job(resource: Manifest, spec: Spec, rollout: Rollout, purpose: Purpose, defaults: Defaults) -> Manifest:
     if purpose is Purpose.PREFLIGHT:
-        return manifests.preflight_job(resource, spec, image, rollout.revision)
-    return manifests.loader_job(resource, spec, image, rollout.revision, rollout.checkpoint or Checkpoint())
+        return manifests.preflight_job(resource, spec, defaults.image, rollout.revision)
+    found = rollout.checkpoint or Checkpoint()
+    return manifests.loader_job(resource, spec, defaults.image, rollout.revision, found, group=defaults.cache_group)

@@ -49,7 +49,7 @@ class Operator:
         scraper = Scraper(session, config.scrape_timeout_seconds)
         self.scaler = Scaler(scraper, metrics, config.scale_down_seconds, time.monotonic)
         events = Recorder(api, time.monotonic, _wall_time, config.holder)
-        defaults = Defaults(config.engine_image, ManagementPeers.of(config))
+        defaults = Defaults(config.engine_image, ManagementPeers.of(config), config.cache_group_id)
         self._reconciler = Reconciler(
             api, self.scaler, defaults, events, now=_wall_time, clock=time.monotonic, crowded=self.queue.crowded
         )

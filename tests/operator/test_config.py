@@ -54,6 +54,15 @@ def test_wrong_settings_exit_with_2(capsys):
     assert "--workers" in capsys.readouterr().err
 
 
+def test_the_group_of_a_cache_is_a_number_or_nobodys_choice():
+    assert read().cache_group_id == 65532
+    assert read(CACHE_GROUP="1000660000").cache_group_id == 1000660000
+    assert read("--cache-group=").cache_group_id is None
+    for wrong in ("0", "root", "-1", "2147483648"):
+        with pytest.raises(ConfigError, match="--cache-group"):
+            read(f"--cache-group={wrong}")
+
+
 def test_peers_of_the_management_port():
     found = read("--prometheus-namespaces=team=ops,env=prod", "--management-addresses=10.0.0.1/32, fd00::/8")
     assert labels(found.prometheus_namespaces) == {"team": "ops", "env": "prod"}

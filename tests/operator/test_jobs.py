@@ -31,7 +31,7 @@ HUB = {"model": {"source": "hf://org/name", "revision": "v1", "tokenSecretRef": 
 def made(kind, **spec):
     parent, read = resource(**spec), spec_of(**spec)
     if kind == "loader":
-        return loader_job(parent, read, IMAGE, "rev1", FOUND)
+        return loader_job(parent, read, IMAGE, "rev1", FOUND, group=65532)
     return preflight_job(parent, read, IMAGE, "rev1")
 
 
@@ -58,6 +58,15 @@ def test_every_pod_is_restricted_and_asks_no_token(kind, spec):
     assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
 
 
+@pytest.mark.parametrize(
+    ("group", "wanted"), [(1000, {"fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}), (None, {})]
+)
+def test_who_may_write_into_the_cache_can_be_left_to_the_cluster(group, wanted):
+    job = loader_job(resource(**STORE), spec_of(**STORE), IMAGE, "rev1", FOUND, group=group)
+    security = job["spec"]["template"]["spec"]["securityContext"]
+    assert {key: value for key, value in security.items() if key.startswith("fsGroup")} == wanted
+
+
 @pytest.mark.parametrize("kind", ["preflight", "loader"])
 def test_a_job_serves_nobody_and_ends(kind):
     job = made(kind, **STORE)
@@ -78,7 +87,7 @@ def test_a_job_serves_nobody_and_ends(kind):
 def test_jobs_of_other_revisions_and_purposes_have_other_names():
     parent, read = resource("x" * 60), spec_of(**STORE)
     jobs = [preflight_job(parent, read, IMAGE, "rev1"), preflight_job(parent, read, IMAGE, "rev2")]
-    jobs.append(loader_job(parent, read, IMAGE, "rev1", FOUND))
+    jobs.append(loader_job(parent, read, IMAGE, "rev1", FOUND, group=65532))
     found = {job["metadata"]["name"] for job in jobs}
     assert len(found) == 3
     assert all(len(name) <= 63 for name in found)

@@ -1,9 +1,10 @@
 """From a changed spec to other pods: what is checked, what waits, what a death, an edit or an upgrade does to it."""
 
+from dataclasses import replace
+
 import pytest
 
 from fake_cluster import Died, job_pod
-from octavo_operator.desired import Defaults
 from octavo_operator.errors import Retryable
 from octavo_operator.manifests import CONFIG_MAP, DEPLOYMENT
 from octavo_operator.observed import Outcome, Purpose
@@ -257,7 +258,7 @@ async def test_a_record_that_cannot_be_written_keeps_the_replicas():
 
 async def test_an_operator_upgrade_restarts_nothing():
     world = await serving()
-    world.defaults = Defaults("registry.example/octavo-engine:2", DEFAULTS.peers)
+    world.defaults = replace(DEFAULTS, image="registry.example/octavo-engine:2")
     world.restart_operator()
     assert await world.reconcile() == []
     world.change(engine=NEW)
@@ -276,7 +277,7 @@ async def test_a_lost_record_is_made_anew_from_what_runs(upgraded, checking):
     template = world.deployment["spec"]["template"]
     del world.cluster.children[CONFIG_MAP]
     if upgraded:
-        world.defaults = Defaults("registry.example/octavo-engine:2", DEFAULTS.peers)
+        world.defaults = replace(DEFAULTS, image="registry.example/octavo-engine:2")
     world.restart_operator()
     await world.settle()
     assert world.deployment["spec"]["template"] == template

@@ -85,6 +85,7 @@ CHOICES: dict[str, dict[str, Values]] = {
             "log": {"level": "debug", "format": "plain"},
             "intervals": {"scrape": 2.5, "scrapeTimeout": 1, "scaleDown": 86400, "resync": 60, "apiTimeout": 10},
             "workers": 16,
+            "cacheGroup": "",
         },
     },
 }
@@ -130,7 +131,7 @@ def deployment(objects: list[Object]) -> Object:
     return found
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
         assert len(keys) == len(set(keys)), f"a key is written twice: {keys}"

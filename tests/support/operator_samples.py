@@ -12,7 +12,7 @@ from octavo_operator.revisions import revision_of
 from octavo_operator.spec import Spec, read_spec
 
 IMAGE = "registry.example/octavo-engine:1"
-DEFAULTS = Defaults(IMAGE, ManagementPeers("octavo-system"))
+DEFAULTS = Defaults(IMAGE, ManagementPeers("octavo-system"), 65532)
 UID = "11111111-1111-1111-1111-111111111111"
 NOW = "2030-01-01T00:00:00Z"
 

@@ -28,6 +28,7 @@ What the pod itself knows is not written down, so that the objects may be moved 
 - {name: OCTAVO_OPERATOR_PROMETHEUS_PODS, value: {{ .Values.prometheus.pods | quote }}}
 - {name: OCTAVO_OPERATOR_PROMETHEUS_NAMESPACES, value: {{ .Values.prometheus.namespaces | quote }}}
 - {name: OCTAVO_OPERATOR_MANAGEMENT_ADDRESSES, value: {{ .Values.prometheus.addresses | join "," | quote }}}
+- {name: OCTAVO_OPERATOR_CACHE_GROUP, value: {{ .Values.cacheGroup | quote }}}
 - {name: OCTAVO_OPERATOR_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
 - {name: OCTAVO_OPERATOR_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
 {{- end }}

@@ -18,7 +18,6 @@ from octavo_operator.spec import Spec
 RETRY_SECONDS = 600
 _TRIES_AGAIN = 2
 _EXIT_FOR_GOOD = 2  # our programs' status for what a person must change
-_LOADER_GROUP = 65532  # of the image's user; a fresh volume belongs to root
 _LOADING_SECONDS = 86_400  # the program itself ends when nothing arrives any more
 
 
@@ -30,12 +29,19 @@ def preflight_job(resource: Manifest, spec: Spec, image: str, revision: str) -> 
     return _job(resource, Purpose.PREFLIGHT, revision, pod, spec.startup_seconds)
 
 
-def loader_job(resource: Manifest, spec: Spec, image: str, revision: str, checkpoint: Checkpoint) -> Manifest:
-    """Fetches what the preflight found into the cache. What is there already and complete is only verified."""
+def loader_job(
+    resource: Manifest, spec: Spec, image: str, revision: str, checkpoint: Checkpoint, *, group: int | None
+) -> Manifest:
+    """Fetches what the preflight found into the cache. What is there already and complete is only verified.
+
+    Args:
+        group: is given the volume, since a fresh one belongs to root; None leaves the choice to the cluster.
+    """
     folder = fetch_args.model_folder(spec, revision, checkpoint)
     container, mounted = pods.loader(spec, spec.engine.image or image, folder, checkpoint)
     pod = _pod(spec, resource["metadata"]["name"], container, mounted)
-    pod["securityContext"] |= {"fsGroup": _LOADER_GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    if group is not None:
+        pod["securityContext"] |= {"fsGroup": group, "fsGroupChangePolicy": "OnRootMismatch"}
     return _job(resource, Purpose.LOADER, revision, pod, _LOADING_SECONDS)
 
 

@@ -162,7 +162,8 @@ def validate_files(options: argparse.Namespace) -> int:
 
 def render_files(options: argparse.Namespace) -> int:
     """Writes the children of every InferenceService in the files as YAML."""
-    defaults = Defaults(options.engine_image, ManagementPeers.of(OperatorConfig()))
+    settings = OperatorConfig()
+    defaults = Defaults(options.engine_image, ManagementPeers.of(settings), settings.cache_group_id)
     for path in options.files:
         for resource in services_in(_text(path), str(path)):
             if found := validation.problems(resource):
