@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from node import addons, binaries, config, extras, prerequisites, programs
+from node import addons, binaries, config, extras, mounts, prerequisites, programs
 from node.component import Component, Document, command, text
 from node.config import DNS_IP, NODE_IP, NODE_NAME, Settings
+
+_ON_A_DEVICE = ("ext4", "xfs")  # an overlay, as in many containers, is none
 
 
 def waves(settings: Settings) -> list[list[Component]]:
@@ -176,7 +178,7 @@ def _kubelet(settings: Settings) -> Component:
         "failSwapOn": False,
         "healthzBindAddress": NODE_IP,
         "imageGCHighThresholdPercent": 100,
-        "localStorageCapacityIsolation": False,
+        "localStorageCapacityIsolation": measures_storage(settings.state),
         "podLogsDir": str(settings.logs / "pods"),
         "resolvConf": str(resolver),
         "tlsCertFile": str(settings.pki / "kubelet.crt"),
@@ -194,6 +196,11 @@ def _kubelet(settings: Settings) -> Component:
     return Component(
         "kubelet", command(_kubernetes(settings, "kubelet"), flags), f"http://{NODE_IP}:10248/healthz", files=files
     )
+
+
+def measures_storage(folder: Path) -> bool:
+    """Whether the kubelet can hold pods to their limits of storage: it ends where it finds no device for its folder."""
+    return mounts.filesystem(folder, Path("/proc/self/mountinfo").read_text()) in _ON_A_DEVICE
 
 
 def _proxy(settings: Settings) -> Component:

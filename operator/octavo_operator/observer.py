@@ -81,12 +81,13 @@ async def read(reader: Reader, resource: Object, found: Found, monitoring: bool)
     Args:
         monitoring: whether the cluster knows PodMonitors.
     """
+    deployment = found.children[DEPLOYMENT]
     silent = [
         *(job for job in found.jobs if causes.podless(job)),
         *(pod for pod in found.pods if causes.unexplained(pod)),
+        *([pod for pod in found.pods if causes.ended_in_silence(pod)] if _lacks(deployment) else ()),
     ]
     told = await _events_about(reader, resource["metadata"]["namespace"], silent)
-    deployment = found.children[DEPLOYMENT]
     ours = deployment is not None and ownership(deployment, resource) is Ownership.OURS
     engines = [read_pod(pod, told.get(_uid(pod), ())) for pod in found.pods if names.SERVICE_LABEL in _labels(pod)]
     return Observed(
@@ -97,6 +98,13 @@ async def read(reader: Reader, resource: Object, found: Found, monitoring: bool)
         monitoring_available=monitoring,
         jobs=read_jobs(found.jobs, [pod for pod in found.pods if names.JOB_LABEL in _labels(pod)], resource, told),
     )
+
+
+def _lacks(deployment: Object | None) -> bool:
+    """Whether fewer replicas serve than shall: else one that ended is no matter, and lies around for long."""
+    if deployment is None:
+        return False
+    return bool(deployment.get("status", {}).get("readyReplicas", 0) < deployment["spec"].get("replicas", 1))
 
 
 async def _events_about(reader: Reader, namespace: str, objects: list[Object]) -> dict[str, list[Object]]:

@@ -10,6 +10,7 @@ from octavo_operator.causes import (
     RUN_REASONS,
     UNSCHEDULABLE,
     Cause,
+    ended_in_silence,
     job_cause,
     pod_cause,
     unexplained,
@@ -194,6 +195,19 @@ SPOKEN = [
     (status(phase="Failed", reason="UnexpectedAdmissionError", message="no devices"), "NodeRefusedPod", "no devices"),
     (status(phase="Failed", reason="OutOfnvidia.com/gpu", message="Node: 0"), "NodeRefusedPod", "OutOfnvidia.com/gpu"),
     (status(phase="Failed", reason="Terminated", message="node shutdown"), "Terminated", "another replica"),
+    *(
+        (status(phase="Failed", reason="Evicted", message=message), "Evicted", "resources.limits.ephemeral-storage")
+        for message in (
+            'Usage of EmptyDir volume "cache" exceeds the limit "4Gi". ',
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+            'Container engine exceeded its local ephemeral storage limit "1Gi". ',
+        )
+    ),
+    (
+        status(phase="Failed", reason="Evicted", message="Container engine was using 9Gi, which exceeds its request"),
+        "Evicted",
+        "set requests",
+    ),
 ]
 
 
@@ -239,6 +253,37 @@ def test_an_older_kubelet_without_the_sandbox_condition_is_understood():
     ]
     assert unexplained(live)
     assert cause_of(document).reason == "ConfigurationMissing"
+
+
+EVICTED = {
+    "reason": "Evicted",
+    "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+}
+
+
+def test_a_replica_that_was_evicted_and_ended_in_good_order_is_told_by_events():
+    live = status(phase="Succeeded")
+    assert ended_in_silence(live)
+    started = {"reason": "Started", "message": "Container started"}
+    cause = pod_cause(live, [started, EVICTED])
+    assert (cause.reason, cause.final) == ("Evicted", False)
+    assert "resources.limits.ephemeral-storage" in cause.message
+    assert pod_cause(live, [started]) is None
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        status(phase="Running"),
+        status(phase="Succeeded") | {"spec": {"restartPolicy": "Never"}},
+        status(phase="Succeeded")
+        | {"metadata": {"name": "p", "uid": "u", "deletionTimestamp": "2030-01-01T00:00:00Z"}},
+    ],
+    ids=["runs", "a Job's", "deleted"],
+)
+def test_what_ends_as_it_should_is_asked_nothing(live):
+    assert not ended_in_silence(live)
+    assert pod_cause(live, [EVICTED]) is None
 
 
 def test_a_pod_that_goes_is_nobodys_trouble():

@@ -6,7 +6,7 @@ time.
 
 from octavo_operator.causes.cause import Cause
 from octavo_operator.causes.containers import ENGINE_REASONS, RUN_REASONS
-from octavo_operator.causes.pods import pod_cause, unexplained
+from octavo_operator.causes.pods import ended_in_silence, pod_cause, unexplained
 from octavo_operator.causes.scheduling import UNSCHEDULABLE
 from octavo_operator.causes.workloads import STARTUP_TIMEOUT, job_cause, podless, workload_cause
 
@@ -16,6 +16,7 @@ __all__ = [
     "STARTUP_TIMEOUT",
     "UNSCHEDULABLE",
     "Cause",
+    "ended_in_silence",
     "job_cause",
     "pod_cause",
     "podless",

@@ -22,6 +22,10 @@ _FAILED = {
     "NodeAffinity": "the node's labels changed and no longer fit template.nodeSelector or template.affinity",
     "DeadlineExceeded": "it ran longer than it may: see its log for what it waited for",
 }
+_OVER_ITS_LIMIT = (
+    "the replica wrote more than it may and was evicted; another takes its place: raise "
+    "resources.limits.ephemeral-storage or the volume's sizeLimit, or use spec.cache instead of the node's disk"
+)
 _NODE_REFUSED = "the node refused the replica after it was assigned; another takes its place"
 
 
@@ -38,6 +42,9 @@ def _pod_cause(live: Object, events: Sequence[Object]) -> Cause | None:
     status, conditions = live.get("status", {}), conditions_of(live)
     if status.get("phase") == "Failed" and status.get("reason"):
         return _failed(status["reason"], status.get("message", ""))
+    if ended_in_silence(live):
+        fatal = (event for event in events if event.get("reason") in _FAILED)
+        return next((_failed(event["reason"], event.get("message", "")) for event in fatal), None)
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return scheduling_cause(scheduled.get("message", ""))
@@ -62,6 +69,17 @@ def unexplained(live: Object) -> bool:
     return held(live) or _killed(live) or unanswering
 
 
+def ended_in_silence(live: Object) -> bool:
+    """Whether a replica is over that nobody deleted, and its status does not tell why.
+
+    A replica has no end of its own. One that the kubelet evicts and that ends in good order, as an engine does, has
+    succeeded as far as its status says; only an Event tells that it was evicted.
+    """
+    status = live.get("status", {})
+    over = status.get("phase") == "Succeeded" and live.get("spec", {}).get("restartPolicy", "Always") == "Always"
+    return over and not status.get("reason") and "deletionTimestamp" not in live["metadata"]
+
+
 def held(live: Object) -> bool:
     """Whether a scheduled pod has no sandbox yet: its volumes or its network are not there."""
     status, conditions = live.get("status", {}), conditions_of(live)
@@ -84,7 +102,10 @@ def _containers(status: Object) -> list[Object]:
 
 def _failed(reason: str, message: str) -> Cause:
     known = reason in _FAILED
-    words = f"{_FAILED[reason] if known else f'{_NODE_REFUSED} ({reason})'}: {message or 'no more is known'}"
+    means = _FAILED[reason] if known else f"{_NODE_REFUSED} ({reason})"
+    if reason == "Evicted" and "exceed" in message and "limit" in message:  # its own, however much room the node has
+        means = _OVER_ITS_LIMIT
+    words = f"{means}: {message or 'no more is known'}"
     return Cause(reason if known else "NodeRefusedPod", words, final=reason == "DeadlineExceeded")
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from cluster_tools import Kubectl, create, wait_for
+from node import components, config
 from operator_process import OperatorProcess, Services
 
 READY = "/tmp/www/readyz"  # noqa: S108 - in the fake engine
@@ -102,6 +103,30 @@ def test_what_was_missing_is_picked_up_when_it_comes(kubectl: Kubectl, services:
     create(kubectl, secret)
     services.wait_ready("no-keys", timeout=150)
     assert not services.condition("no-keys", "Stalled")
+
+
+@pytest.mark.skipif(
+    config.Settings.from_environment().kubeconfig is None
+    and not components.measures_storage(config.Settings.from_environment().state),
+    reason="this machine's kubelet cannot measure what pods write",
+)
+def test_a_replica_that_is_evicted_is_told_and_replaced(kubectl: Kubectl, services: Services) -> None:
+    """By the kubelet itself, as it writes more than its limit. The next one takes a while to fetch its model."""
+    limits = {"limits": {"ephemeral-storage": "4Mi"}}
+    services.apply("writes", model={"source": "hf://fake/slow"}, resources=limits)
+    services.wait_ready("writes", timeout=90)
+    (first,) = services.pods("writes")
+    write = "/bin/busybox head -c 9000000 /dev/zero | /bin/busybox tr '\\0' x > /proc/1/fd/1"  # its log counts, too
+    kubectl("exec", "-n", services.namespace, first, "--", "/bin/busybox", "sh", "-c", write)
+    condition = services.wait_condition("writes", "Ready", "Evicted", timeout=90)
+    assert "raise resources.limits.ephemeral-storage" in condition["message"]
+    assert "exceed" in condition["message"], "the kubelet's own words"
+    services.wait_ready("writes", timeout=90)
+    evicted = services.get("pod", first)
+    assert evicted is not None
+    # Its status alone would not tell: an engine that is told to end does so in good order.
+    assert evicted["status"]["phase"] in ("Failed", "Succeeded")
+    wait_for(lambda: not services.condition("writes", "Reconciling"), 30, "the end of the trouble")
 
 
 def test_services_in_trouble_cost_no_writes(services: Services) -> None:
