@@ -58,7 +58,7 @@ def check(plan: Plan, device: torch.device, seconds: float) -> Report:
         cost=cost_of(spec, DTYPE.itemsize),
         tests=tests,
         tokens=tokens,
-        speed=[*peer_speed(plan, device, clock), *octavo_speed(plan, spec, device, clock)],
+        speed=[*speed_of_peer(plan, device, clock), *speed_of_octavo(plan, spec, device, clock)],
         seconds=clock.spent,
     )
 
@@ -82,13 +82,13 @@ def spec_of(plan: Plan, dtype: torch.dtype) -> ModelSpec:
         return spec_from_config(Path(folder))
 
 
-def peer_speed(plan: Plan, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
+def speed_of_peer(plan: Plan, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
     """transformers with each load; its weights are gone when this ends."""
     yield from timed(TRANSFORMERS, plan, device, clock, peer.Timed(peer.random_model(plan.sizes, DTYPE, device)))
     give_back(device)
 
 
-def octavo_speed(plan: Plan, spec: ModelSpec, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
+def speed_of_octavo(plan: Plan, spec: ModelSpec, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
     """Octavo with each load."""
     yield from timed(OCTAVO, plan, device, clock, octavo.Timed(octavo.random_decoder(spec, DTYPE, device)))
     give_back(device)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from octavo_engine import cli
 from octavo_engine.errors import InvalidConfiguration
@@ -18,6 +19,7 @@ from octavo_engine.kernels.triton.targets import H100
 from octavo_engine.tune import command
 from octavo_engine.tune.cases import Bench
 from octavo_engine.tune.settings import TuneConfig
+from octavo_engine.tune.stopwatch import FIRST, Stopwatch
 from tiny_models import make_model, save_model
 
 pytestmark = pytest.mark.engine
@@ -56,7 +58,7 @@ def test_what_is_found_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
     plain_bench = command.bench_of
     monkeypatch.setattr(command, "bench_of", bench_of)
-    monkeypatch.setattr(command, "on_device", lambda _milliseconds: timer)
+    monkeypatch.setattr(command, "Stopwatch", lambda _device, _milliseconds: timer)
     out = io.StringIO()
     assert command.tune(TuneConfig(model=str(place), dtype="bfloat16", context=40), out) == 0
     lines = out.getvalue().splitlines()
@@ -65,3 +67,37 @@ def test_what_is_found_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert str(measured.place()) in lines[-1]
     rows = measured.find(measured.Circumstances.of("NVIDIA H100 80GB HBM3"))
     assert len(rows) == len(lines) - 2 >= 7
+
+
+class Event:
+    """Time as a fake device counts it, in milliseconds."""
+
+    now = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+def test_the_stopwatch_takes_the_middle_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+    watch = Stopwatch(torch.device("cpu"), milliseconds=50, written_bytes=8)
+    calls: list[int] = []
+
+    def work() -> None:
+        calls.append(1)
+        Event.now += 1000.0 if len(calls) % 5 == 1 else 2.0  # the first one compiles
+
+    assert watch(work) == pytest.approx(0.002)
+    assert len(calls) == FIRST + 25
+
+    def too_large() -> None:
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+    assert watch(too_large) == math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -208,17 +207,3 @@ class Bench:
             for row in range(FEW)
         ]
         return lambda target: lambda: draw(target, logits, largest, choices, tokens)
-
-
-def on_device(milliseconds: int) -> Timer:
-    """Times on the current CUDA device, with its caches emptied before each call."""
-    from triton.runtime.errors import OutOfResources  # noqa: PLC0415 (with a driver only)
-    from triton.testing import do_bench  # noqa: PLC0415
-
-    def seconds(call: Callable[[], object]) -> float:
-        try:
-            return float(do_bench(call, warmup=milliseconds // 4, rep=milliseconds, return_mode="median")) / 1e3
-        except OutOfResources:  # more shared memory or registers than the device has
-            return math.inf
-
-    return seconds

@@ -12,9 +12,10 @@ from octavo_engine.kernels.triton import measured
 from octavo_engine.kernels.triton.targets import target_of
 from octavo_engine.model.sharding import heaviest
 from octavo_engine.model.spec import read_spec
-from octavo_engine.tune.cases import Bench, Timer, on_device
+from octavo_engine.tune.cases import Bench, Timer
 from octavo_engine.tune.search import search
 from octavo_engine.tune.settings import TuneConfig
+from octavo_engine.tune.stopwatch import Stopwatch
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -23,7 +24,7 @@ def tune(config: TuneConfig, out: TextIO) -> int:
     """Measure; 0 when all is kept. Raises InvalidConfiguration without a GPU, and what a checkpoint's headers raise."""
     check_device()
     device = torch.device("cuda")
-    bench = bench_of(config, device, on_device(config.milliseconds))
+    bench = bench_of(config, device, Stopwatch(device, config.milliseconds))
     circumstances = measured.Circumstances.of(torch.cuda.get_device_name(device))
     _say(out, f"{circumstances.device}: each launch is repeated for {config.milliseconds} ms")
     rows = []
