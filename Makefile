@@ -10,8 +10,11 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 PYTHON_SOURCES := engine operator hack tests benchmarks
 PURE := tests/engine/pure tests/operator tests/contract tests/hack
-# First those that mostly wait for pods, side by side, then those that want the node for themselves.
-CLUSTER_TESTS := bash -c '$(PYTEST) -n 4 --dist loadfile -m "not soak and not alone" tests/cluster && $(PYTEST) -m "alone and not soak" tests/cluster'
+# A file is one worker's, so that what its tests share is made once, and the longest are begun first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+# First those that mostly wait for pods, side by side, then those with a real model, then those that want the node for themselves.
+CLUSTER_TESTS := bash -c '$(PYTEST) -n 6 $(BY_FILE) -m "not soak and not alone and not heavy" tests/cluster && \
+	$(PYTEST) -n 2 $(BY_FILE) -m "heavy and not soak" tests/cluster && $(PYTEST) -m "alone and not soak" tests/cluster'
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
@@ -29,7 +32,7 @@ demo-down: venv ## Remove what the demo made, and the cluster
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	hack/cluster build helm s3
 	$(PYTEST) -n auto $(PURE)
-	$(PYTEST) -n 2 tests/engine tests/gpu --ignore tests/engine/pure
+	$(PYTEST) -n 2 $(BY_FILE) tests/engine tests/gpu --ignore tests/engine/pure
 	hack/with-cluster $(CLUSTER_TESTS)
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
@@ -38,7 +41,7 @@ test-fast: venv ## Run the tests that need neither torch nor a cluster (half a m
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU
 	hack/cluster build s3
-	$(PYTEST) -q -n 2 tests/engine
+	$(PYTEST) -q -n 2 $(BY_FILE) tests/engine
 
 test-cluster: venv ## Run the tests on the embedded node
 	hack/with-cluster $(CLUSTER_TESTS)

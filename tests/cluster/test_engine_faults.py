@@ -1,13 +1,15 @@
-"""A step thread that freezes in a real pod: the engine ends itself, its words outlive it, and it serves again."""
+"""Real pods in trouble: a frozen step thread ends the engine, which serves again; a throttled one is only slow."""
 
 from __future__ import annotations
 
-import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from cluster_api import administrator, kind_named, path_of
 from cluster_tools import Kubectl, create, wait_for
 from node import config, images, model
 
@@ -40,11 +42,14 @@ FLAGS = (
     "--max-model-len=512",
     "--kv-cache-memory-bytes=67108864",
     "--stuck-decode-seconds=8",
+    "--max-num-seqs=2",
+    "--max-waiting-requests=8",
 )
+LOADED_SECONDS = 25
 
 
-def pod(image: str) -> dict[str, Any]:
-    """The engine as the operator would run it, started through the script."""
+def pod(image: str, **more: Any) -> dict[str, Any]:
+    """The engine as the operator would run it, started through the script; `more` are fields of its container."""
     ready = {"httpGet": {"path": "/readyz", "port": 8001}, "periodSeconds": 1, "failureThreshold": 1}
     volumes = {
         "tmp": {"emptyDir": {}},
@@ -67,7 +72,7 @@ def pod(image: str) -> dict[str, Any]:
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in volumes],
-    }
+    } | more
     spec = {
         "automountServiceAccountToken": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -78,40 +83,76 @@ def pod(image: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}, "spec": spec}
 
 
+class Engine:
+    """A pod with an engine, and what is to be seen of it."""
+
+    def __init__(self, kubectl: Kubectl, cluster: config.Settings, namespace: str, **more: Any) -> None:
+        if cluster.kubeconfig is not None:
+            pytest.skip("images and the model are brought into the embedded node only")
+        self._kubectl, self._namespace = kubectl, namespace
+        image = images.load(cluster, images.IMAGES["engine"])
+        model.publish(cluster, namespace)
+        for document in ({"apiVersion": "v1", "kind": "ConfigMap", "data": {"run.py": SCRIPT}}, pod(image, **more)):
+            create(kubectl, document | {"metadata": {"name": NAME, "namespace": namespace}})
+
+    def state(self) -> dict[str, Any]:
+        """Its container's status, and the address."""
+        found = administrator().get(path_of(kind_named("pod"), self._namespace, NAME)) or {}
+        status = found.get("status", {})
+        return dict((status.get("containerStatuses") or [{}])[0]) | {"podIP": status.get("podIP")}
+
+    def ready(self, restarts: int) -> bool:
+        now = self.state()
+        return bool(now.get("ready")) and now.get("restartCount") == restarts
+
+    def ask(self, *prompt: int) -> httpx.Response:
+        body = {"model": "smollm2", "prompt": prompt, "max_tokens": 8, "temperature": 0}
+        return httpx.post(f"http://{self.state()['podIP']}:8000/v1/completions", json=body, timeout=120)
+
+    def log_of_the_previous(self) -> str:
+        return self._kubectl("-n", self._namespace, "logs", NAME, "--previous")
+
+
 def test_a_frozen_engine_explains_itself_is_restarted_and_answers_as_before(
     kubectl: Kubectl, cluster: config.Settings, namespace: str
 ) -> None:
-    if cluster.kubeconfig is not None:
-        pytest.skip("images and the model are brought into the embedded node only")
-    image = images.load(cluster, images.IMAGES["engine"])
-    model.publish(cluster, namespace)
-    for document in ({"apiVersion": "v1", "kind": "ConfigMap", "data": {"run.py": SCRIPT}}, pod(image)):
-        head = {"name": NAME, "namespace": namespace}
-        create(kubectl, document | {"metadata": head})
-
-    def state() -> dict[str, Any]:
-        found = json.loads(kubectl("-n", namespace, "get", "pod", NAME, "-o", "json"))["status"]
-        return dict((found.get("containerStatuses") or [{}])[0]) | {"podIP": found.get("podIP")}
-
-    def ready(restarts: int) -> bool:
-        now = state()
-        return bool(now.get("ready")) and now.get("restartCount") == restarts
-
-    wait_for(lambda: ready(0), 150, "the engine serves", interval=1)
-    address = f"http://{state()['podIP']}:8000/v1/completions"
-
-    def ask(first: int) -> httpx.Response:
-        body = {"model": "smollm2", "prompt": [first, 28, 338], "max_tokens": 8, "temperature": 0}
-        return httpx.post(address, json=body, timeout=60)
-
-    canary = ask(504).json()["choices"][0]["text"]
-    told = ask(FREEZING_TOKEN)
+    engine = Engine(kubectl, cluster, namespace)
+    wait_for(lambda: engine.ready(0), 150, "the engine serves")
+    canary = engine.ask(504, 28, 338).json()["choices"][0]["text"]
+    told = engine.ask(FREEZING_TOKEN, 28, 338)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
-    ended = wait_for(lambda: state().get("lastState", {}).get("terminated"), 60, "the container's end")
+    ended = wait_for(lambda: engine.state().get("lastState", {}).get("terminated"), 60, "the container's end")
     assert ended["exitCode"] == 1
     assert ended["message"].startswith("EngineStuck: the step thread has not moved for ")
-    log = kubectl("-n", namespace, "logs", NAME, "--previous")
-    assert "run.py" in log.split("EngineStuck: ")[1], "the stacks show where it froze"
-    wait_for(lambda: ready(1), 150, "it serves again", interval=1)
-    assert ask(504).json()["choices"][0]["text"] == canary
-    assert ask(FREEZING_TOKEN).status_code == 200
+    assert "run.py" in engine.log_of_the_previous().split("EngineStuck: ")[1], "the stacks show where it froze"
+    wait_for(lambda: engine.ready(1), 150, "it serves again")
+    assert engine.ask(504, 28, 338).json()["choices"][0]["text"] == canary
+    assert engine.ask(FREEZING_TOKEN, 28, 338).status_code == 200
+
+
+def test_a_fifth_of_a_processor_and_a_full_queue_make_it_slow_and_restart_nothing(
+    kubectl: Kubectl, cluster: config.Settings, namespace: str
+) -> None:
+    """With probes that are sharper than the operator's: three misses in six seconds would restart it."""
+    live = {"httpGet": {"path": "/livez", "port": 8001}, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3}
+    little = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m", "memory": "2Gi"}}
+    engine = Engine(kubectl, cluster, namespace, livenessProbe=live, resources=little)
+    wait_for(lambda: engine.ready(0), 280, "the engine serves, in its time")
+    end = time.monotonic() + LOADED_SECONDS
+    address = f"http://{engine.state()['podIP']}:8001/livez"
+
+    def keep_asking(number: int) -> list[int]:
+        statuses = []
+        while time.monotonic() < end:
+            statuses.append(engine.ask(*range(1000 + number, 1400 + number)).status_code)
+        return statuses
+
+    with ThreadPoolExecutor(12) as clients:
+        asking = [clients.submit(keep_asking, 7 * number) for number in range(12)]
+        while time.monotonic() < end:
+            assert httpx.get(address, timeout=5).status_code == 200
+            time.sleep(0.5)
+        statuses = {status for future in asking for status in future.result(200)}
+    assert statuses == {200, 429}, "some are served, and those that find the queue full are told"
+    assert engine.state()["restartCount"] == 0
+    assert engine.ask(504, 28, 338).status_code == 200

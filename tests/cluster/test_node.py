@@ -1,4 +1,4 @@
-"""The embedded node itself: pods run, names resolve, policies hold, repair works, nothing gets out."""
+"""The embedded node itself: pods run and are drained, names resolve, policies hold, repair works, nothing gets out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import signal
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 
 from cluster_tools import Kubectl, create, wait_for
 from node import config, lifecycle, processes
 from node.health import healthy
-from toolbox import RESTRICTED, run_to_end, toolbox
+from toolbox import RESTRICTED, deployment, run_to_end, toolbox
 
 embedded = pytest.mark.skipif(
     config.Settings.from_environment().kubeconfig is not None, reason="about the embedded node, not a foreign cluster"
@@ -87,6 +88,31 @@ def test_prometheus_finds_a_labelled_pod_and_names_its_service(kubectl: Kubectl,
         return any(wanted.items() <= target["labels"].items() for target in targets)
 
     wait_for(found, 40, "the pod as a target of Prometheus")
+
+
+@pytest.fixture
+def uncordoned(kubectl: Kubectl) -> Iterator[None]:
+    yield
+    kubectl("uncordon", config.NODE_NAME)
+
+
+@embedded
+def test_a_drain_evicts_whom_it_selects_and_nobody_else(kubectl: Kubectl, namespace: str, uncordoned: None) -> None:
+    for name in ("leaves", "stays"):
+        create(kubectl, deployment(namespace, name, "/busybox sleep 600"))
+        kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=60s", timeout=70)
+
+    def pods(*where: str) -> set[str]:
+        return set(kubectl("get", "pods", *where, "-o", "jsonpath={.items[*].metadata.uid}").split())
+
+    left, dns = pods("-n", namespace, "-l", "app=leaves"), pods("-n", "kube-system")
+    kubectl("drain", config.NODE_NAME, "--pod-selector=app=leaves", "--timeout=60s", timeout=70)
+    # The replacement waits for the node to come back.
+    assert not pods("-n", namespace, "-l", "app=leaves", "--field-selector=spec.nodeName=octavo") & left
+    assert pods("-n", "kube-system") == dns
+    assert kubectl("get", "deployment", "stays", "-n", namespace, "-o", "jsonpath={.status.readyReplicas}") == "1"
+    kubectl("uncordon", config.NODE_NAME)
+    kubectl("rollout", "status", "deployment/leaves", "-n", namespace, "--timeout=60s", timeout=70)
 
 
 @embedded

@@ -1,17 +1,16 @@
-"""What the node has for tests: pod metrics and autoscalers by them, schemas, kstatus, drains, image variants."""
+"""What the node has for tests: pod metrics and autoscalers by them, schemas, kstatus, image variants."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from cluster_tools import Kubectl, create, wait_for
 from node import config, runtime
-from toolbox import toolbox
+from toolbox import deployment
 
 embedded = pytest.mark.skipif(
     config.Settings.from_environment().kubeconfig is not None, reason="about the embedded node, not a foreign cluster"
@@ -22,15 +21,6 @@ def hack(*command: str, stdin: str | None = None, timeout: float = 120) -> subpr
     """Run one of the commands of hack/."""
     argv = [config.HACK / command[0], *command[1:]]
     return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
-
-
-def deployment(namespace: str, name: str, script: str) -> dict[str, Any]:
-    pod = toolbox(name, script)["spec"] | {"restartPolicy": "Always"}
-    pod["containers"][0]["resources"] = {"requests": {"cpu": "20m"}, "limits": {"cpu": "100m"}}
-    template = {"metadata": {"labels": {"app": name}}, "spec": pod}
-    spec = {"selector": {"matchLabels": {"app": name}}, "template": template}
-    metadata = {"name": name, "namespace": namespace}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
 @embedded
@@ -67,31 +57,6 @@ def test_kstatus_reads_the_objects_of_the_cluster(kubectl: Kubectl, namespace: s
     wait_for(lambda: verdict() == "Current", 60, "the library's word that it is current")
     kubectl("set", "image", "deployment/web", "-n", namespace, "main=localhost/missing:1")
     assert verdict() == "InProgress"
-
-
-@pytest.fixture
-def uncordoned(kubectl: Kubectl) -> Iterator[None]:
-    yield
-    kubectl("uncordon", config.NODE_NAME)
-
-
-@embedded
-def test_a_drain_evicts_whom_it_selects_and_nobody_else(kubectl: Kubectl, namespace: str, uncordoned: None) -> None:
-    for name in ("leaves", "stays"):
-        create(kubectl, deployment(namespace, name, "/busybox sleep 600"))
-        kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=60s", timeout=70)
-
-    def pods(*where: str) -> set[str]:
-        return set(kubectl("get", "pods", *where, "-o", "jsonpath={.items[*].metadata.uid}").split())
-
-    left, dns = pods("-n", namespace, "-l", "app=leaves"), pods("-n", "kube-system")
-    kubectl("drain", config.NODE_NAME, "--pod-selector=app=leaves", "--timeout=60s", timeout=70)
-    # The replacement waits for the node to come back.
-    assert not pods("-n", namespace, "-l", "app=leaves", "--field-selector=spec.nodeName=octavo") & left
-    assert pods("-n", "kube-system") == dns
-    assert kubectl("get", "deployment", "stays", "-n", namespace, "-o", "jsonpath={.status.readyReplicas}") == "1"
-    kubectl("uncordon", config.NODE_NAME)
-    kubectl("rollout", "status", "deployment/leaves", "-n", namespace, "--timeout=60s", timeout=70)
 
 
 @embedded

@@ -14,10 +14,21 @@ from typing import Any
 import pytest
 
 from octavo_engine.kernels.cpu import targets
+from running_order import put_first
 
 # Threads that share a busy core and spin while they wait for each other take a hundred times as long. Read by torch's
 # OpenMP when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+LONGEST_FIRST = (
+    *("test_exactness.py", "test_server_process.py", "test_kernels_cpu_attention.py", "test_kernels_cpu_linear.py"),
+    *("test_server_faults.py", "test_batch_invariance.py", "test_kernels_cpu_build.py", "test_fetch_sources.py"),
+)
+"""See `running_order`. All others take less."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    put_first(items, Path(__file__).parent, LONGEST_FIRST)
 
 
 @pytest.fixture(scope="module", params=[target.name for target in targets.runnable(targets.features())])

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -139,16 +140,21 @@ def test_a_hubs_refusals_are_named(tmp_path, place, asked, error, words):
 def test_nobody_there_is_unreachable(tmp_path):
     with running(WebFiles({})) as server:
         url = server.url
-    for source, settings in (
-        ("hf://org/tiny", {"endpoint": url}),
-        (f"{url}/x", {}),
-        ("s3://bucket/x", {"endpoint": url}),
-        ("oci://r.io/x", {"endpoint": url}),
-    ):
-        with pytest.raises(ModelSourceUnreachable, match="refused"):
-            fetch(source, tmp_path, patience_seconds=1, **settings)
-    with pytest.raises(ModelSourceUnreachable, match="cannot be resolved"):
-        fetch("https://no-such-host.invalid/x", tmp_path, patience_seconds=1)
+    cases = (
+        ("hf://org/tiny", {"endpoint": url}, "refused"),
+        (f"{url}/x", {}, "refused"),
+        ("s3://bucket/x", {"endpoint": url}, "refused"),
+        ("oci://r.io/x", {"endpoint": url}, "refused"),
+        ("https://no-such-host.invalid/x", {}, "cannot be resolved"),
+    )
+
+    def is_told(number: int) -> None:
+        source, settings, words = cases[number]
+        with pytest.raises(ModelSourceUnreachable, match=words):
+            fetch(source, tmp_path / str(number), patience_seconds=1, **settings)
+
+    with ThreadPoolExecutor(len(cases)) as pool:  # each takes as long as its patience
+        list(pool.map(is_told, range(len(cases))))
 
 
 @pytest.mark.parametrize("ranged", [True, False])

@@ -1,4 +1,4 @@
-"""Argo CD's health script on services as a real cluster had them (`tests/cluster/operator/test_gitops.py` records)."""
+"""Argo CD's health script on services of a real cluster (`tests/cluster/operator/test_verdicts.py` records them)."""
 
 import copy
 import json

@@ -7,13 +7,33 @@ import http.client
 import json
 import ssl
 import tempfile
+import threading
 import urllib.parse
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-Object = dict[str, Any]
+from node import config
 
-SERVICES = "octavo.dev/v1alpha1", "inferenceservices"
+Object = dict[str, Any]
+Kind = tuple[str, str]
+"""apiVersion and plural."""
+
+SERVICES: Kind = ("octavo.dev/v1alpha1", "inferenceservices")
+KINDS: dict[str, Kind] = {
+    "configmap": ("v1", "configmaps"),
+    "deployment": ("apps/v1", "deployments"),
+    "endpointslice": ("discovery.k8s.io/v1", "endpointslices"),
+    "event": ("v1", "events"),
+    "job": ("batch/v1", "jobs"),
+    "networkpolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "osvc": SERVICES,
+    "pod": ("v1", "pods"),
+    "poddisruptionbudget": ("policy/v1", "poddisruptionbudgets"),
+    "service": ("v1", "services"),
+    "serviceaccount": ("v1", "serviceaccounts"),
+}
+"""The kinds that tests ask for, by the names that kubectl knows them by."""
 
 
 class Unwilling(Exception):
@@ -29,7 +49,7 @@ class Unwilling(Exception):
 
 
 class ClusterApi:
-    """Reads and writes of one kubeconfig's first user. Not for several threads at once."""
+    """Reads and writes of one kubeconfig's first user; threads take turns."""
 
     def __init__(self, kubeconfig: Path) -> None:
         document = json.loads(kubeconfig.read_text())
@@ -43,6 +63,7 @@ class ClusterApi:
             self._context.load_cert_chain(pair)
         self._host = urllib.parse.urlsplit(cluster["server"]).netloc
         self._connection: http.client.HTTPSConnection | None = None
+        self._turn = threading.RLock()
 
     def close(self) -> None:
         """Ends the connection."""
@@ -88,24 +109,39 @@ class ClusterApi:
 
     def _request(self, verb: str, path: str, body: Object | None = None, content: str = "application/json") -> Object:
         payload = json.dumps(body) if body is not None else None
+        with self._turn:
+            status, answer = self._exchange(verb, path, payload, content)
+        if status >= 400:
+            raise Unwilling(status, answer.get("message", ""))
+        return answer
+
+    def _exchange(self, verb: str, path: str, payload: str | None, content: str) -> tuple[int, Object]:
         for attempt in (1, 2):
             if self._connection is None:
                 self._connection = http.client.HTTPSConnection(self._host, context=self._context, timeout=30)
             try:
                 self._connection.request(verb, path, payload, {"Content-Type": content})
                 response = self._connection.getresponse()
-                answer: Object = json.loads(response.read())
-                break
+                return response.status, json.loads(response.read())
             except (OSError, http.client.HTTPException):  # a kept connection that the server has closed meanwhile
                 self.close()
                 if attempt == 2:
                     raise
-        if response.status >= 400:
-            raise Unwilling(response.status, answer.get("message", ""))
-        return answer
+        raise AssertionError("an attempt returns or raises")
 
 
-def path_of(kind: tuple[str, str], namespace: str, name: str = "") -> str:
-    """The path of a collection or, with a name, of an object; `kind` is apiVersion and plural."""
+@cache
+def administrator() -> ClusterApi:
+    """This process's one connection to the cluster that tests are about."""
+    return ClusterApi(config.Settings.from_environment().admin_kubeconfig)
+
+
+def kind_named(word: str) -> Kind:
+    """The kind that a person calls so, in the singular or with an s."""
+    return KINDS.get(word) or KINDS[word.removesuffix("s")]
+
+
+def path_of(kind: Kind, namespace: str, name: str = "") -> str:
+    """The path of a collection of a namespace or, with a name, of an object."""
     root = f"/apis/{kind[0]}" if "/" in kind[0] else f"/api/{kind[0]}"
     return f"{root}/namespaces/{namespace}/{kind[1]}" + (f"/{name}" if name else "")

@@ -1,7 +1,8 @@
 """An engine of a few shell lines, as an image: it answers probes and `/load`, and fails where its arguments say so.
 
 Small and instant, it stands in where a test is about the operator. `/load` is a file in the pod, which tests write.
-Its `preflight` finds the same faults as its `serve`; a source named hf://fake/slow takes its time to be fetched.
+Its `preflight` finds the same faults as its `serve`; a source named hf://fake/slow takes its time to be fetched, and
+file:///slow to be loaded.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ IDLE = {
 COMMIT = "c0ffee" * 6 + "beef"
 BYTES = 3_000_000
 FETCH_SECONDS = 4
+LOAD_SECONDS = 12
+"""Of slow models; all others take no time."""
 
 _FOUND = {"revision": COMMIT, "bytes": BYTES, "files": 3}
 _PROGRESS = {"phase": "fetching", "files_done": 1, "files_total": 3, "bytes_total": BYTES, "revision": COMMIT}
@@ -66,6 +69,7 @@ serve*--model=/leaks*)
     echo "GET https://user:$key@hub.example/m?X-Amz-Signature=$key: 401 for Authorization: Bearer $key"; exit 1;;
 serve*--model=/memory*) exec /bin/busybox tail /dev/zero;;
 serve*--model=/never*) /bin/busybox sleep 600 & wait;;
+serve*--model=/slow*) loading={LOAD_SECONDS};;
 esac
 case "$all" in
 preflight*) end 0 '{json.dumps(_FOUND)}';;
@@ -85,11 +89,12 @@ esac
 END
 /bin/busybox chmod +x /tmp/www/cgi-bin/token-stream
 page livez ok
-page readyz ok
 page load '{json.dumps(IDLE)}'
 /bin/busybox httpd -p 8000 -h /tmp/www
 /bin/busybox httpd -f -p 8001 -h /tmp/www &
 server=$!
+[ -z "$loading" ] || {{ /bin/busybox sleep "$loading" & wait $!; }}
+page readyz ok
 wait
 """
 

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cluster_api import administrator, kind_named, path_of
 from cluster_tools import Kubectl, wait_for
 from fault_proxy import FaultProxy
-from node import config
+from node import binaries, config, programs
 
 RELEASE = "octavo"
 
@@ -150,20 +152,38 @@ class OperatorProcess:
 
 def render_chart(namespace: str, *arguments: str, chart: str = "octavo-operator") -> str:
     """`helm template` of one of our charts; fails with helm's words."""
-    command = [str(config.HACK / "helm"), "template", RELEASE, str(config.CHECKOUT / "charts" / chart)]
+    command = [str(_helm()), "template", RELEASE, str(config.CHECKOUT / "charts" / chart)]
     # Without a cluster to ask, helm takes a version of its own that may be older than the chart allows.
     version = ["--kube-version", config.KUBERNETES_VERSION, "--namespace", namespace]
-    done = subprocess.run([*command, *version, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*command, *version, *arguments],
+        env=os.environ | {"KUBECONFIG": os.devnull},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     if done.returncode:
         raise AssertionError(done.stderr)
     return done.stdout
 
 
+@cache
+def _helm() -> Path:
+    """The program itself: hack/helm, which tests call hundreds of times, would first start a Python."""
+    return binaries.built(config.Settings.from_environment(), programs.HELM)
+
+
 class Services:
-    """InferenceServices in one namespace, as a user handles them."""
+    """InferenceServices in one namespace: written as a user does it, with kubectl.
+
+    What is there is asked over one kept connection: tests ask several times a second, and a process for each question
+    would take the processors from what they wait for.
+    """
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
         self._kubectl = kubectl
+        self._api = administrator()
         self.namespace = namespace
 
     def apply(self, name: str, **spec: Any) -> None:
@@ -187,8 +207,8 @@ class Services:
 
     def all_of(self, kind: str) -> dict[str, dict[str, Any]]:
         """Every object of a kind, by name."""
-        items = json.loads(self._kubectl("get", kind, "-n", self.namespace, "-o", "json"))["items"]
-        return {item["metadata"]["name"]: item for item in items}
+        items = self._api.items(path_of(kind_named(kind), self.namespace))
+        return {item["metadata"]["name"]: _shown(item) for item in items}
 
     def manifest(self, name: str, **spec: Any) -> dict[str, Any]:
         """The resource as a user writes it."""
@@ -198,13 +218,8 @@ class Services:
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object, or None."""
-        found = self._kubectl("get", kind, name, "-n", self.namespace, "-o", "json", "--ignore-not-found")
-        return json.loads(found) if found.strip() else None
-
-    def get_in(self, namespace: str, kind: str, name: str) -> dict[str, Any]:
-        """An object of another namespace, which must be there."""
-        found: dict[str, Any] = json.loads(self._kubectl("get", kind, name, "-n", namespace, "-o", "json"))
-        return found
+        found = self._api.get(path_of(kind_named(kind), self.namespace, name))
+        return _shown(found) if found else None
 
     def show_managed(self, name: str) -> dict[str, Any]:
         """A service with its managedFields, which kubectl hides otherwise."""
@@ -244,9 +259,14 @@ class Services:
 
     def pods(self, name: str) -> list[str]:
         """Names of a service's pods that are not going."""
-        selector = f"octavo.dev/service={name}"
-        items = json.loads(self._kubectl("get", "pods", "-n", self.namespace, "-l", selector, "-o", "json"))["items"]
+        items = self._api.items(path_of(kind_named("pods"), self.namespace), f"octavo.dev/service={name}")
         return [item["metadata"]["name"] for item in items if "deletionTimestamp" not in item["metadata"]]
+
+
+def _shown(item: dict[str, Any]) -> dict[str, Any]:
+    """An object as kubectl shows it: who manages which field is asked for on its own."""
+    item["metadata"].pop("managedFields", None)
+    return item
 
 
 def _free_port() -> int:

@@ -31,6 +31,16 @@ def toolbox(name: str, script: str, security: dict[str, Any] | None = RESTRICTED
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
+def deployment(namespace: str, name: str, script: str) -> dict[str, Any]:
+    """One replica that runs a shell script for ever, on a tenth of a processor at most."""
+    pod = toolbox(name, script)["spec"] | {"restartPolicy": "Always"}
+    pod["containers"][0]["resources"] = {"requests": {"cpu": "20m"}, "limits": {"cpu": "100m"}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": pod}
+    spec = {"selector": {"matchLabels": {"app": name}}, "template": template}
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
 def start(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> str:
     """Create a pod and return its address once it is ready."""
     name = pod["metadata"]["name"]

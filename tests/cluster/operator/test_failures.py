@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable
 
+from cluster_api import administrator, kind_named, path_of
 from cluster_tools import Kubectl, create, wait_for
 from operator_process import OperatorProcess, Services
 
@@ -13,13 +14,11 @@ MakeOperator = Callable[..., OperatorProcess]
 KINDS = ("deployments", "services", "poddisruptionbudgets")
 
 
-def children(kubectl: Kubectl, namespace: str) -> dict[str, list[str]]:
+def children(namespace: str) -> dict[str, list[str]]:
     """Names of all children by kind."""
-    found = {}
-    for kind in KINDS:
-        listed = kubectl("get", kind, "-n", namespace, "-l", "octavo.dev/service", "-o", "json")
-        found[kind] = sorted(item["metadata"]["name"] for item in json.loads(listed)["items"])
-    return found
+    api = administrator()
+    found = {kind: api.items(path_of(kind_named(kind), namespace), "octavo.dev/service") for kind in KINDS}
+    return {kind: sorted(item["metadata"]["name"] for item in items) for kind, items in found.items()}
 
 
 def all_of(names: list[str]) -> dict[str, list[str]]:
@@ -39,7 +38,7 @@ def test_killed_in_the_middle_and_started_again(kubectl: Kubectl, namespace: str
     wait_for(lambda: operator.log().count("does not exist") >= 3, 20, "the first writes", interval=0.01)
     operator.kill()
     operator.start()
-    wait_for(lambda: children(kubectl, namespace) == all_of(names), 40, "all children")
+    wait_for(lambda: children(namespace) == all_of(names), 40, "all children")
     for name in names:
         services.wait_condition(name, "Ready", "ScaledToZero")
     assert operator.unexpected_lines() == []
@@ -58,7 +57,7 @@ def test_a_service_deleted_while_the_operator_is_down(
     kubectl("delete", "osvc", "goes", "-n", namespace, "--timeout=10s")
     kubectl("delete", "deployment", "stays", "-n", namespace)
     operator.start()
-    wait_for(lambda: children(kubectl, namespace) == all_of(["stays"]), 40, "the children of one alone")
+    wait_for(lambda: children(namespace) == all_of(["stays"]), 40, "the children of one alone")
     assert operator.unexpected_lines() == []
 
 

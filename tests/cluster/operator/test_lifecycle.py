@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 from cluster_tools import Kubectl, create, wait_for
+from fake_engine import LOAD_SECONDS
 from operator_process import OperatorProcess, Services
 
 CHILDREN = ("deployment", "service", "poddisruptionbudget")
@@ -28,6 +30,26 @@ def test_a_service_gets_its_children_and_serves(kubectl: Kubectl, services: Serv
     # A pod is seen ready a moment before its Deployment has counted it.
     wait_for(lambda: not services.condition("serves", "Reconciling"), 15, "the end of reconciling")
     assert not services.condition("serves", "Stalled")
+
+
+def test_a_slow_start_is_waited_for_and_gets_no_requests_before_its_end(services: Services) -> None:
+    services.apply("slow", model={"source": "file:///slow"})
+
+    def addressed() -> bool:
+        slices = services.all_of("endpointslices").values()
+        ours = [item for item in slices if item["metadata"]["labels"]["kubernetes.io/service-name"] == "slow"]
+        return any(endpoint["conditions"]["ready"] for item in ours for endpoint in item.get("endpoints") or ())
+
+    wait_for(addressed, 60, "an address in the Service", interval=0.05)
+    now = datetime.now(UTC)
+    (name,) = services.pods("slow")
+    pod = services.get("pod", name)
+    assert pod is not None
+    (container,) = pod["status"]["containerStatuses"]
+    began = datetime.fromisoformat(container["state"]["running"]["startedAt"])
+    assert now - began >= timedelta(seconds=LOAD_SECONDS - 1), "the times are whole seconds"
+    assert container["restartCount"] == 0
+    services.wait_ready("slow")
 
 
 def test_nothing_of_the_users_is_written(services: Services) -> None:

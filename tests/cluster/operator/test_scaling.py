@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 import urllib.request
@@ -16,6 +17,14 @@ from operator_process import OperatorProcess, Services
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 10  # of decreases, for these tests' operator
+NONSENSE: list[tuple[object, str]] = [
+    ({"running": "NaN"}, "not a load (KeyError"),
+    (fake_engine.IDLE | {"running": -1}, "not a count"),
+    (fake_engine.IDLE | {"oldest_wait_seconds": math.inf}, "not a finite number"),
+    ("a text", "not a load (TypeError"),
+    (fake_engine.IDLE | {"padding": "x" * 70_000}, "more than 65536 bytes"),
+]
+"""What a replica may say of its load that is no load, and what the sampler says of that."""
 
 
 class Stream:
@@ -81,10 +90,10 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
     condition = services.wait_condition("silent", "MetricsAvailable", "SomeReplicasSilent")
     assert condition["status"] == "False"
     assert first in condition["message"]
-    for pod in services.pods("silent"):
-        fake_engine.set_load(kubectl, services.namespace, pod, {"running": "NaN"})
-    condition = services.wait_condition("silent", "MetricsAvailable", "NoData")
-    assert "held" in condition["message"]
+    for nonsense, words in NONSENSE:
+        for pod in services.pods("silent"):
+            fake_engine.set_load(kubectl, services.namespace, pod, nonsense)
+        wait_for(lambda words=words: tells_no_data(services, "silent", words), 20, f"a condition that says {words}")
     held_until = time.monotonic() + 1.5 * WINDOW_SECONDS
     while time.monotonic() < held_until:
         assert services.desired("silent") == 2
@@ -93,6 +102,13 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
         fake_engine.set_load(kubectl, services.namespace, pod, fake_engine.IDLE)
     services.wait_condition("silent", "MetricsAvailable", "AllReplicasReport")
     wait_for(lambda: services.desired("silent") == 1, 60, "one replica less, now that idleness is known")
+
+
+def tells_no_data(services: Services, name: str, words: str) -> bool:
+    """Whether status says that no replica told its load, that the count is held, and why in the sampler's words."""
+    condition = services.condition(name, "MetricsAvailable")
+    said = condition.get("message", "")
+    return condition.get("reason") == "NoData" and "held" in said and words in said
 
 
 def burn(kubectl: Kubectl, namespace: str, pod: str) -> None:
