@@ -14,7 +14,7 @@ RESERVED_FLAGS = [
     *("--api-key", "--api-key-file", "--drain-seconds", "--max-model-len", "--max-num-seqs"),
     *("--max-num-batched-tokens", "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--block-size", "--dtype"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--enable-chunked-prefill"),
-    *("--no-enable-chunked-prefill", "--scheduling-policy", "--prefix-cache-scope"),
+    *("--no-enable-chunked-prefill", "--scheduling-policy", "--prefix-cache-scope", "--tensor-parallel-size"),
 ]
 RESERVED_ENV = [
     *("HOME", "USER", "TMPDIR", "PATH", "XDG_CACHE_HOME", "HF_HOME"),
@@ -160,10 +160,11 @@ EXTRA_ARGS = _rules(
     ),
 )
 
-ONE_ACCELERATOR = _rules(
+ACCELERATORS = _rules(
     _rule(
-        "!('nvidia.com/gpu' in self) || string(self['nvidia.com/gpu']) in ['0', '1']",
-        "a replica uses one accelerator: set limits['nvidia.com/gpu'] to 1 and raise replicas or maxReplicas instead",
+        "!('nvidia.com/gpu' in self) || string(self['nvidia.com/gpu']).matches('^([0-9]|1[0-6])$')",
+        "a replica shares its model among the accelerators of one node: set limits['nvidia.com/gpu'] to a whole number "
+        "up to 16, and raise replicas or maxReplicas for more",
     )
 )
 

@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 from octavo_operator import names
-from octavo_operator.spec import Spec
+from octavo_operator.quantities import amount
+from octavo_operator.spec import ACCELERATOR, Spec
 
 COMMAND = ["octavo", "serve"]
 MODEL_ROOT = "/models"
@@ -59,6 +60,11 @@ def served_name(spec: Spec, parent: str) -> str:
     return spec.model.served_name or parent
 
 
+def accelerators(spec: Spec) -> int:
+    """How many a replica has. They share its model: what else could it do with them?"""
+    return int(amount((spec.resources.limits or {}).get(ACCELERATOR, "0")) or 0)
+
+
 def literal(text: str) -> str:
     """Text that Kubernetes does not expand: `$(NAME)` in args and env values would be replaced otherwise."""
     return text.replace("$(", "$$(")
@@ -83,6 +89,8 @@ def container_args(spec: Spec, parent: str, folder: str = "") -> list[str]:
         value = getattr(spec.engine, field)
         if value is not None:
             pairs.append((_flag(field), value))
+    if accelerators(spec) > 1:
+        pairs.append(("tensor-parallel-size", accelerators(spec)))
     if spec.auth:
         pairs.append(("api-key-file", f"{KEYS_DIRECTORY}/{KEYS_FILE}"))
     switches = [

@@ -10,7 +10,7 @@ import hashlib
 from octavo_operator import engine_args, names
 from octavo_operator.checkpoint import Checkpoint
 from octavo_operator.quantities import amount
-from octavo_operator.spec import ACCELERATOR, Spec
+from octavo_operator.spec import Spec
 
 FETCH, PREFLIGHT = ["octavo", "fetch"], ["octavo", "preflight"]
 TOKEN_DIRECTORY, TOKEN_FILE = "/etc/octavo/token", "token"
@@ -72,8 +72,7 @@ def preflight_args(spec: Spec, parent: str) -> list[str]:
 
 def _memory_bytes(spec: Spec) -> int | None:
     """The container's limit, which is all that a replica without accelerator has for the model."""
-    limits = spec.resources.limits or {}
-    if amount(limits.get(ACCELERATOR, "0")):
+    if engine_args.accelerators(spec):
         return None
-    memory = amount(limits.get("memory", ""))
+    memory = amount((spec.resources.limits or {}).get("memory", ""))
     return int(memory) if memory else None

@@ -53,6 +53,18 @@ def test_every_engine_field_arrives():
     assert found.max_waiting_requests == 9
 
 
+@pytest.mark.parametrize(("count", "ranks"), [(None, None), (0, None), ("1", None), (2, 2), ("16", 16)])
+def test_accelerators_share_the_model(count, ranks):
+    """One rank for each; nothing is said of a single one, so that what runs stays as it is."""
+    limits = {} if count is None else {"limits": {"nvidia.com/gpu": count}}
+    assert getattr(parsed(resources=limits), "tensor_parallel_size", None) == ranks
+
+
+def test_as_many_ranks_are_known_as_accelerators_are_allowed():
+    most = engine_config.EngineConfig.__dataclass_fields__["tensor_parallel_size"].metadata["maximum"]
+    assert most >= 16
+
+
 def test_keys_arrive_as_a_file():
     found = parsed(auth={"apiKeySecretRef": {"name": "keys", "key": "api-key"}})
     assert str(found.api_key_file) == f"{engine_args.KEYS_DIRECTORY}/{engine_args.KEYS_FILE}"
@@ -84,7 +96,8 @@ def test_reserved_flags_exist_and_cover_what_is_rendered():
     known = {flag for action in engine_config.serve_parser()._actions for flag in action.option_strings}
     assert set(cel.RESERVED_FLAGS) <= known
     keys = {"apiKeySecretRef": {"name": "keys", "key": "k"}}
-    spec = read_spec(resource(engine={key: value for key, value in FULL.items() if key != "extraArgs"}, auth=keys))
+    engine = {key: value for key, value in FULL.items() if key != "extraArgs"}
+    spec = read_spec(resource(engine=engine, auth=keys, resources={"limits": {"nvidia.com/gpu": 2}}))
     for arg in engine_args.container_args(spec, "assistant"):
         assert arg.split("=")[0] in cel.RESERVED_FLAGS, arg
 

@@ -36,6 +36,7 @@ def volume(**more):
         volume(),
         volume(emptyDir=None, mountPath="/etc/ssl/certs", configMap={"name": "ca"}),
         {"rollout": "Surge"},
+        *({"resources": {"limits": {"nvidia.com/gpu": count}}} for count in (0, "1", 8, "16")),
     ],
     ids=str,
 )
@@ -46,6 +47,7 @@ def test_accepted(spec):
 @pytest.mark.parametrize(
     ("spec", "remedy"),
     [
+        *(({"resources": {"limits": {"nvidia.com/gpu": n}}}, "a whole number up to 16") for n in (17, "500m", "1k")),
         (model("ftp://host/model"), "model.source must be"),
         (model("hf://org"), "model.source must be"),
         (model("hf://org/name/model.bin"), "model.source must be"),

@@ -116,6 +116,14 @@ def test_the_pod_is_restricted(spec):
     assert pod["serviceAccountName"] == "assistant"
 
 
+@pytest.mark.parametrize(("count", "shared"), [(None, False), ("1", False), ("2", True)])
+def test_accelerators_that_share_a_model_have_memory_to_talk_through(count, shared):
+    pod = rendered(resources={"limits": {"nvidia.com/gpu": count} if count else {}})["spec"]["template"]["spec"]
+    assert ({"name": "shm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]) == shared  # noqa: S108
+    assert ("Memory" in [volume.get("emptyDir", {}).get("medium") for volume in pod["volumes"]]) == shared
+    assert ("--tensor-parallel-size=2" in pod["containers"][0]["args"]) == shared
+
+
 def test_the_grace_period_covers_pre_stop_and_drain():
     pod = rendered(drainSeconds=100)["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > 100 + engine_args.PRE_STOP_SECONDS

@@ -139,7 +139,7 @@ def test_every_example_is_valid(path: Path) -> None:
         ({"model": {"source": "ftp://host/model"}}, "spec.model.source: "),
         ({"replicas": 1, "autoscaling": {"maxReplicas": 2}}, "spec: replicas and autoscaling exclude each other"),
         ({"autoscaling": {"minReplicas": 3, "maxReplicas": 2}}, "minReplicas must not exceed maxReplicas"),
-        ({"resources": {"limits": {"nvidia.com/gpu": 2}}}, "a replica uses one accelerator"),
+        ({"resources": {"limits": {"nvidia.com/gpu": 17}}}, "among the accelerators of one node"),
         ({"template": {"labels": {"octavo.dev/service": "x"}}}, "are set by Octavo and Kubernetes"),
     ],
 )

@@ -163,7 +163,7 @@ _SAMPLES: Mapping[tuple[str, ...], Sampler] = {
     ("extraArgs",): _some_of("--log-level=debug", "--seed=1", "--trace"),
     ("env",): _environment,
     ("requests",): _one_of({}, {"cpu": "10m"}, {"cpu": "0.5", "memory": "64Mi"}, {"memory": "1Gi"}),
-    ("limits",): _one_of({}, {"cpu": "2000m"}, {"memory": "4Gi"}, {"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "1"}),
+    ("limits",): _one_of({}, {"cpu": "2000m"}, {"memory": "4Gi"}, {"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "4"}),
     ("allowFrom", "[]"): _one_of(
         {"podSelector": {}},
         {"podSelector": {"matchLabels": {"app": "web"}}},

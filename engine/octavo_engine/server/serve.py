@@ -32,7 +32,7 @@ from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
 from octavo_engine.server.management import build_management_app
 from octavo_engine.server.reporting import Reporting
-from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_stuck
+from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_broken, leave_stuck
 from octavo_engine.server.startup import StartupReport, spare_the_collector
 from octavo_engine.server.warm_up import warm_up
 from octavo_engine.server.watchdog import Limits as StepLimits
@@ -85,7 +85,10 @@ def serve(
         keys=keys,
         api_socket=api_socket,
     )
-    return asyncio.run(run(parts))
+    try:
+        return asyncio.run(run(parts))
+    finally:
+        assembly.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ async def run(parts: Parts) -> int:
     """Start the stepping thread and its watchdog, warm up, serve until the end; returns the exit code."""
     stop = Stop(asyncio.get_running_loop())
     engine = start_engine(parts, stop)
+    watch_ranks(parts, engine)
     watchdog = build_watchdog(parts, engine)
     watchdog.start()
     try:
@@ -176,7 +180,17 @@ def build_watchdog(parts: Parts, engine: AsyncEngine) -> Watchdog:
         prefill=server.stuck_prefill_seconds,
         warm_up=server.stuck_warm_up_seconds,
     )
-    return Watchdog(lambda: engine.beat, limits, lambda fault: leave_stuck(parts.lifecycle, engine, fault))
+
+    def lost(fault: str) -> None:
+        leave_stuck(parts.lifecycle, engine, fault + parts.assembly.awaited())
+
+    return Watchdog(lambda: engine.beat, limits, lost)
+
+
+def watch_ranks(parts: Parts, engine: AsyncEngine) -> None:
+    """From now on, the loss of another rank ends the process."""
+    if parts.assembly.ranks is not None:
+        parts.assembly.ranks.team.on_fault(lambda fault: leave_broken(parts.lifecycle, engine, fault))
 
 
 def build_context(parts: Parts, engine: AsyncEngine) -> Context:

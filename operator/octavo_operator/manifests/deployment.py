@@ -54,7 +54,8 @@ def pod_template(
     image = spec.engine.image or image
     found = checkpoint or Checkpoint()
     folder = fetch_args.model_folder(spec, revision, found)
-    mounted = [*volumes.scratch(), *volumes.model(spec, found), *volumes.keys(spec), *volumes.wished(spec)]
+    mounted = [*volumes.scratch(), *volumes.exchange(spec), *volumes.model(spec, found), *volumes.keys(spec)]
+    mounted += volumes.wished(spec)
     helpers, all_volumes = [], list(mounted)
     if spec.model.remote and spec.cache is None:
         fetcher, its = pods.loader(spec, image, folder, found)

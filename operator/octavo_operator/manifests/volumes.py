@@ -24,6 +24,14 @@ def scratch() -> list[Mounted]:
     ]
 
 
+def exchange(spec: Spec) -> list[Mounted]:
+    """Memory through which ranks that share a model talk; a container has 64 MiB by itself, too little for NCCL."""
+    if engine_args.accelerators(spec) < 2:
+        return []
+    shared = {"emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    return [_mounted("shm", "/dev/shm", shared, read_only=False)]  # noqa: S108
+
+
 def model(spec: Spec, checkpoint: Checkpoint | None, *, read_only: bool = True) -> list[Mounted]:
     """Where the model is read from, or written to; nothing for one in the image."""
     if claim := engine_args.model_claim(spec):

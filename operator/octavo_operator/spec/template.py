@@ -39,8 +39,9 @@ class Resources(Part):
     limits: dict[str, Quantity] | None = Field(
         default=None,
         max_length=16,
-        description="What a replica may use at most, by resource name; nvidia.com/gpu asks for an accelerator.",
-        json_schema_extra=EMPTIED | cel.ONE_ACCELERATOR,
+        description="What a replica may use at most, by resource name; nvidia.com/gpu asks for accelerators, which "
+        "share the model.",
+        json_schema_extra=EMPTIED | cel.ACCELERATORS,
     )
 
 

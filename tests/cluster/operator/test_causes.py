@@ -186,7 +186,7 @@ INVALID = [
     ({"engine": {"env": [{"name": "PYTHONPATH", "value": "x"}]}}, "remove this entry"),
     ({"engine": {"image": "a b"}}, "image"),
     ({"engine": {"maxModelLen": 1}}, "greater than or equal to 2"),
-    ({"resources": {"limits": {"nvidia.com/gpu": 2}}}, "one accelerator"),
+    ({"resources": {"limits": {"nvidia.com/gpu": 17}}}, "accelerators of one node"),
     ({"resources": {"limits": {"cpu": "lots"}}}, "limits"),
     ({"template": {"labels": {"octavo.dev/service": "x"}}}, "a prefix of your own"),
     ({"template": {"hostNetwork": True}}, "hostNetwork"),
