@@ -208,7 +208,7 @@ def test_the_real_model_whole_cached_and_preempted(smollm2: tuple[Any, Decoder])
     harness = Harness(decoder, budget=48)
     check(harness.together(prompts), model, prompts, tolerance=5e-4)
     check(harness.together(prompts), model, prompts, tolerance=5e-4)
-    answers = Harness(decoder, blocks=10).together(prompts[3:], replace(GREEDY, max_tokens=32))
+    answers = Harness(decoder, blocks=10).together(prompts[3:], replace(GREEDY, max_tokens=64))
     assert sum(answer.request.num_preemptions for answer in answers) >= 2
     check(answers, model, prompts[3:], tolerance=5e-4)
 
