@@ -28,7 +28,7 @@ from triton_cases import BF16, E4M3, TritonCase, decode_cases, mixed_cases, soak
 
 PROMPT_LENGTHS = (1, 16, 17, 39)  # alone, a block, a block and one, over two of the engine's chunks
 CHUNK = 24  # tokens of a step: prompts are cut, and share steps with decodes
-ANSWER = 7  # tokens
+ANSWER = 5  # tokens
 
 TRAFFIC_CASES = (
     TritonCase(((0, 1), (15, 1), (16, 1), (64, 1), (129, 1)), dtype=BF16),

@@ -79,12 +79,13 @@ def decode_cases() -> list[TritonCase]:
         *(TritonCase(FEW, heads=heads, kv_heads=kv) for heads, kv in ((1, 1), (4, 4), (7, 1), (32, 2), (20, 1))),
         *(TritonCase(FEW, head_dim=dim, dtype=BF16) for dim in (64, 80, 96, 128, 256)),
         *(TritonCase(FEW, head_dim=dim, dtype=FP16, heads=8) for dim in (64, 128)),
-        *(TritonCase(FEW, head_dim=dim) for dim in (80, 256)),
+        TritonCase(FEW, head_dim=80),
         *(TritonCase(FEW, head_dim=dim, dtype=BF16, stored=kind) for dim in (64, 80) for kind in (E4M3, E5M2)),
         TritonCase(FEW, dtype=FP16, stored=E4M3),
         TritonCase(FEW, dtype=BF16, stored=E4M3, largest=400.0),  # some are too large for 8 bits
         TritonCase(FEW, dtype=BF16, stored=E5M2, largest=50_000.0),
-        *(TritonCase(EDGES, block_size=size, window=window) for size in (16, 32) for window in (None, 17)),
+        TritonCase(EDGES),
+        TritonCase(EDGES, block_size=32, window=17),
         TritonCase(EDGES, block_size=32, window=1),
         TritonCase(EDGES, window=64, dtype=BF16),
         TritonCase(((1000, 1), (900, 1)), heads=4, kv_heads=4),  # in more pieces than are merged at a time
@@ -100,12 +101,12 @@ def mixed_cases() -> list[TritonCase]:
     return [
         TritonCase(((0, 33),)),
         TritonCase(((5, 2), (0, 40)), heads=1, kv_heads=1),
-        *(TritonCase(beside, window=window) for window in (None, 1, 8)),
-        *(TritonCase(beside, window=window, dtype=BF16, block_size=32) for window in (None, 17, 100)),
+        *(TritonCase(beside, window=window) for window in (None, 8)),
+        *(TritonCase(beside, window=window, dtype=BF16, block_size=32) for window in (1, 17, 100)),
         TritonCase(tuple((16, count) for count in around(tile)), dtype=BF16),
         TritonCase(((3, 1), (16, 2 * tile)), dtype=FP16, heads=6),
         TritonCase(((40, 19), (0, 5)), dtype=BF16, heads=40, kv_heads=1, head_dim=16),
-        *(TritonCase(((6, 1), (0, 17), (30, 40)), dtype=BF16, head_dim=dim) for dim in (80, 96, 128, 256)),
+        *(TritonCase(((6, 1), (0, 17), (30, 40)), dtype=BF16, head_dim=dim) for dim in (80, 128, 256)),
         *(TritonCase(((6, 1), (0, 17), (30, 40)), dtype=BF16, stored=kind) for kind in (E4M3, E5M2)),
         TritonCase(((1600, 3),), dtype=BF16),  # a few tokens behind a long prefix: cut, and merged
         TritonCase(((90, 1), (500, 600)), dtype=FP16, heads=2, kv_heads=2),  # cut where some queries are
