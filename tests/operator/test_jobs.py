@@ -209,3 +209,18 @@ def test_what_a_preflight_reports(words, expected):
 )
 def test_what_a_fetch_tells_of_its_progress(body, expected):
     assert read_progress(body) == expected
+
+
+def test_what_holds_nothing_makes_no_difference():
+    """It is of the same revision as what is absent: the pods must be the same, too."""
+    empty = {
+        "resources": {"requests": {}, "limits": {"memory": "1Gi"}},
+        "template": {
+            "affinity": {"nodeAffinity": {}, "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "nodeSelector": {"gpu": ""},
+        },
+    }
+    plain = {"resources": {"limits": {"memory": "1Gi"}}, "template": {"nodeSelector": {"gpu": ""}}}
+    for kind in ("engine", "preflight"):
+        assert pod_of(kind, **empty) == pod_of(kind, **plain)
+    assert pod_of("engine", **plain)["nodeSelector"] == {"gpu": ""}

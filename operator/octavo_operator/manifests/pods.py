@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from octavo_operator import engine_args, fetch_args, names
 from octavo_operator.checkpoint import Checkpoint
@@ -91,5 +92,16 @@ def preflight(spec: Spec, parent: str, image: str) -> tuple[Manifest, list[Mount
 
 
 def without_empty(fields: Manifest) -> Manifest:
-    """The fields that say something; False and 0 do."""
-    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
+    """The fields that say something; False and 0 do.
+
+    What is in them and holds nothing says nothing either, or two specs of one revision would have two templates.
+    """
+    return {key: value for key, field in fields.items() if (value := _pruned(field)) not in (None, "", [], {})}
+
+
+def _pruned(value: Any) -> Any:
+    """Without empty objects and lists. Items of lists stay: an emptyDir or a selector says much by nothing."""
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _pruned(item) for key, item in value.items()}
+    return {key: item for key, item in kept.items() if item not in (None, [], {})}
