@@ -105,7 +105,7 @@ def test_only_headers_are_read_of_what_is_far_away(offer):
     ("files", "serve", "error", "words"),
     [
         (checkpoint(architectures=["GPT2LMHeadModel"]), [], ModelUnsupported, "GPT2LMHeadModel.*LlamaForCausalLM"),
-        (checkpoint(quantization_config={"quant_method": "awq"}), [], ModelUnsupported, "awq"),
+        (checkpoint(quantization_config={"quant_method": "aqlm"}), [], ModelUnsupported, "aqlm.*gptq"),
         (checkpoint(hidden_size=32), [], CheckpointInvalid, "the config says"),
         (checkpoint(vocab_size=None), [], CheckpointInvalid, "vocab_size is missing"),
         (checkpoint(), ["--max-model-len=4096"], InvalidConfiguration, "--max-model-len is 4096.*128 positions"),
