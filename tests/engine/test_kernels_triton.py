@@ -129,14 +129,14 @@ BUILDS = [
         for target in TARGETS
         for build in (
             *(Build("decode", target, dim) for dim in (128, 256)),
-            *(Build("mixed", target, dim) for dim in (64, 128, 256)),
+            *(Build("mixed", target, dim) for dim in (128, 256)),
             *(Build(kernel, target, stored=EIGHT_BITS[target], block_size=32) for kernel in ("decode", "mixed")),
             Build("merge", target),
             Build("store_token", target, stored=EIGHT_BITS[target]),
         )
     ),
     Build("decode", A100, 80),
-    Build("mixed", H100, 96),
+    Build("mixed", H100, 64),
     Build("decode", B200, 64, FP16, group=1),
     Build("mixed", H100, 128, FP16, group=7, window=1000),
     *(Build(kernel, A100, 64, FP32) for kernel in ("decode", "mixed")),
