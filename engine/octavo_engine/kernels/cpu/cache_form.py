@@ -6,7 +6,6 @@ within a block and a head is these kernels' own.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from octavo_engine.kernels import torch_paged
@@ -34,7 +33,7 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     if key_cache.dtype not in SUFFIXES:
         return torch_paged.write_kv(key, value, key_cache, value_cache, slots)
     size, step = key_cache.shape[1], WORD_BYTES // key_cache.element_size()
-    block, token = torch.div(slots, size, rounding_mode="floor"), slots % size
-    keys_by_word(key_cache)[block, :, :, token] = key.unflatten(-1, (-1, step))
+    block, token = slots // size, slots % size
+    keys_by_word(key_cache)[block, :, :, token] = key.reshape(*key.shape[:-1], -1, step)
     values_by_word(value_cache)[block, :, token // step, :, token % step] = value
     return None
