@@ -18,7 +18,7 @@ CLUSTER_TESTS := bash -c '$(PYTEST) -n 6 $(BY_FILE) -m "not soak and not alone a
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
-.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-profile bench-autoscaling venv cluster cluster-down
+.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-profile bench-quantized bench-autoscaling venv cluster cluster-down
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ bench-why: venv ## Measure why blocks and continuous batching: one pool, used in
 
 bench-profile: venv ## Profile a decode step, one stream and 32; writes the table of docs/PERFORMANCE.md
 	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python benchmarks/cpu/step_profile.py --document docs/PERFORMANCE.md $(ARGS)
+
+bench-quantized: venv ## Compare one stream from a 4-bit GGUF file with the same in bfloat16 and with llama.cpp, side by side
+	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python benchmarks/quantized_decode.py $(ARGS)
 
 bench-autoscaling: venv ## Compare scaling policies in virtual time; writes the table and picture of docs/AUTOSCALING.md
 	PYTHONPATH=operator:benchmarks/autoscaling $(BIN)/python -m serving_simulation \

@@ -36,6 +36,9 @@ VLLM = Peer(
     alias=("vllm", "0.32.0+cpu"),
 )
 
+# Its wheel is built for AVX2: slower than a llama.cpp that was compiled for a processor with AVX-512.
+LLAMA_CPP = Peer("llama-cpp", ("xllamacpp==2026.10.11549",))
+
 
 def cache_folder() -> Path:
     """Where peers and models are kept, outside the checkout."""
