@@ -39,124 +39,95 @@ struct Workspace {
 
 // ---- a tile of keys and values -------------------------------------------------------------------------------------
 
-// Where the keys and values of some tokens of a sequence lie.
+// Where the keys and values of some tokens of a sequence lie, of one key/value head; those of the heads after it follow
+// in each block.
 template <typename T>
 struct Tile {
-    struct Part {
-        int64_t block, token;  // the numbers of a cache before the block; a token in it
-    };
     CacheBlock<T> form;
-    int64_t block_numbers, count;  // of all heads; tokens
-    const int32_t* blocks;         // from that of the first token on
-    int64_t first;                 // in it
+    int64_t count;                   // of tokens
+    int64_t first;                   // token of its block that is the tile's first one
+    const T* keys[KEYS];             // of each block: as many as there are
+    const T* vectors[KEYS / LANES];  // of keys: LANES tokens of a block, if blocks are whole vectors
+    const T* words[KEYS / STEP<T>];  // of values
 
-    Tile(const AttentionStep& step, int64_t sequence, int64_t token)
+    Tile(const AttentionStep& step, const T* key_cache, const T* value_cache, int64_t sequence, int64_t kv_head,
+         int64_t token)
         : form{step.block_size, step.dim},
-          block_numbers(step.block_size * step.kv_heads * step.dim),
           count(std::min<int64_t>(KEYS, step.lengths[sequence] - token)),
-          blocks(step.tables + sequence * step.table_stride + token / step.block_size),
-          first(token % step.block_size) {}
-
-    Part part(int64_t token) const {
-        const int64_t place = first + token;
-        return {blocks[place / form.size] * block_numbers, place % form.size};
-    }
-    int64_t num_blocks() const { return (first + count + form.size - 1) / form.size; }
-};
-
-// The tile that comes next, asked for a few lines at a time between the work on others: processors do not foresee
-// blocks that lie anywhere, and a core waits for few lines of memory at once.
-template <typename T>
-struct Ahead {
-    static constexpr int64_t LINE = 64 / sizeof(T);
-    Tile<T> tile;
-    const T* caches[2];                // keys and values, from the first of the heads on
-    int64_t numbers, lines, share;     // of a block's heads; of all blocks and both caches; lines at a time
-    int64_t done = 0;
-
-    Ahead(const Tile<T>& tile, const T* keys, const T* values, int64_t numbers, int64_t times)
-        : tile(tile), caches{keys, values}, numbers(numbers), lines(2 * tile.num_blocks() * block_lines()),
-          share((lines + times - 1) / times) {}
-
-    int64_t block_lines() const { return (numbers + LINE - 1) / LINE; }
-
-    // Inline, or the compiler drops the call: it has no effect that it knows of.
-    __attribute__((always_inline)) void fetch_some() {
-        const int64_t end = std::min(done + share, lines);
-        while (done < end) {
-            const int64_t block = done / block_lines() / 2, line = done % block_lines();
-            const T* from = caches[done / block_lines() % 2] + tile.blocks[block] * tile.block_numbers;
-            const int64_t last = std::min(block_lines(), line + end - done);
-            done += last - line;
-            for (int64_t at = line; at < last; ++at)  // to the second level: the first is smaller than a tile
-                __builtin_prefetch(from + at * LINE, 0, 2);
+          first(token % step.block_size) {
+        const int32_t* block = step.tables + sequence * step.table_stride + token / step.block_size;
+        for (int64_t at = -first, index = 0; at < count; at += form.size, ++index, ++block) {
+            const int64_t place = (*block * step.kv_heads + kv_head) * form.numbers();
+            keys[index] = key_cache + place;
+            const int64_t begin = std::max<int64_t>(0, at), end = std::min(count, at + form.size);
+            for (int64_t i = begin; i < end; i += LANES) vectors[i / LANES] = keys[index] + form.key(i - at, 0);
+            for (int64_t i = begin; i < end; i += STEP<T>)
+                words[i / STEP<T>] = value_cache + place + form.value(i - at, 0);
         }
+        for (int64_t i = (count + LANES - 1) / LANES; i < KEYS / LANES; ++i) vectors[i] = vectors[0];  // read, not used
+        for (int64_t i = (count + STEP<T> - 1) / STEP<T>; i < KEYS / STEP<T>; ++i) words[i] = words[0];
     }
 };
 
-// The keys of a tile as products read them: vectors of LANES tokens, one word of each at every step.
+// One key/value head's keys of a tile as products read them: vectors of LANES tokens, one word of each at every step.
 template <typename T>
 struct KeyColumns {
     const T* vectors[KEYS / LANES];
     int64_t stride;  // numbers from word to word
 
+    // Of the tile's `head`-th; copied where blocks are not whole vectors, unless they are not read (no `copy`).
+    KeyColumns(const Tile<T>& tile, int64_t head, T* copy) : stride(tile.form.size * STEP<T>) {
+        const int64_t offset = head * tile.form.numbers();
+        for (int64_t i = 0; i < KEYS / LANES; ++i) vectors[i] = tile.vectors[i] + offset;
+        if (copy && tile.form.size % LANES) copy_keys(tile, offset, copy);
+    }
+
     const T* at(int64_t step, int64_t vector) const { return vectors[vector] + step * stride; }
+
+private:
+    void copy_keys(const Tile<T>& tile, int64_t offset, T* copy) {
+        const CacheBlock<T> whole{KEYS, tile.form.dim};
+        for (int64_t token = 0; token < tile.count; ++token) {
+            const int64_t place = tile.first + token, size = tile.form.size;
+            const T* from = tile.keys[place / size] + offset;
+            for (int64_t d = 0; d < whole.dim; ++d) copy[whole.key(token, d)] = from[tile.form.key(place % size, d)];
+        }
+        for (int64_t i = 0; i < KEYS / LANES; ++i) vectors[i] = copy + i * LANES * STEP<T>;
+        stride = KEYS * STEP<T>;
+    }
 };
 
-// Vectors lie within one block if blocks are whole vectors; otherwise the tile is copied.
-template <typename T>
-KeyColumns<T> key_columns(const Tile<T>& tile, const T* cache, int64_t head, T* copy) {
-    KeyColumns<T> columns;
-    const int64_t offset = head * tile.form.numbers();
-    if (tile.form.size % LANES == 0) {
-        columns.stride = tile.form.size * STEP<T>;
-        for (int64_t i = 0; i < KEYS / LANES; ++i) {
-            const auto part = tile.part(std::min(i * LANES, (tile.count - 1) / LANES * LANES));
-            columns.vectors[i] = cache + part.block + offset + tile.form.key(part.token, 0);
-        }
-        return columns;
-    }
-    columns.stride = KEYS * STEP<T>;
-    for (int64_t token = 0; token < tile.count; ++token) {
-        const auto part = tile.part(token);
-        for (int64_t d = 0; d < tile.form.dim; ++d)
-            copy[CacheBlock<T>{KEYS, tile.form.dim}.key(token, d)] =
-                cache[part.block + offset + tile.form.key(part.token, d)];
-    }
-    for (int64_t i = 0; i < KEYS / LANES; ++i) columns.vectors[i] = copy + i * LANES * STEP<T>;
-    return columns;
-}
-
-// The values of a tile: a word of tokens at every step, with all its numbers.
+// The values: a word of tokens at every step, with all its numbers.
 template <typename T>
 struct ValueColumns {
     const T* words[KEYS / STEP<T>];
 
+    // A last word that is not full is copied: whatever lies beside its tokens, no weight makes nothing of it.
+    ValueColumns(const Tile<T>& tile, int64_t head, T* copy) {
+        const int64_t offset = head * tile.form.numbers(), last = tile.count / STEP<T>;
+        for (int64_t i = 0; i < KEYS / STEP<T>; ++i) words[i] = tile.words[i] + offset;
+        if (!copy || tile.count % STEP<T> == 0) return;
+        for (int64_t i = 0; i < tile.form.dim * STEP<T>; ++i) copy[i] = i % STEP<T> ? T{} : words[last][i];
+        words[last] = copy;
+    }
+
     const T* at(int64_t step, int64_t vector) const { return words[step] + vector * Dot<T>::WIDTH; }
 };
 
-// A last word that is not full is copied: whatever lies beside its tokens, no weight makes nothing of it.
-template <typename T>
-ValueColumns<T> value_columns(const Tile<T>& tile, const T* cache, int64_t head, T* copy) {
-    ValueColumns<T> columns;
-    const int64_t offset = head * tile.form.numbers();
-    for (int64_t token = 0; token < tile.count; token += STEP<T>) {
-        const auto part = tile.part(token);
-        const T* from = cache + part.block + offset + tile.form.value(part.token, 0);
-        columns.words[token / STEP<T>] = token + STEP<T> <= tile.count ? from : copy;
-        if (token + STEP<T> > tile.count)
-            for (int64_t i = 0; i < tile.form.dim * STEP<T>; ++i) copy[i] = i % STEP<T> ? T{} : from[i];
-    }
-    return columns;
-}
-
 // ---- products ------------------------------------------------------------------------------------------------------
+
+// A tile's columns, and those of the tile that comes next: of that, each line is asked for where the same of this one
+// is read. Processors do not foresee blocks that lie anywhere, and a core waits for few lines of memory at once.
+template <typename Columns>
+struct InTurn {
+    const Columns &now, &next;
+};
 
 // c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b from `first` on, for
 // the words [begin, end). Of the last vector only `left` numbers are read. Rows of a lie `depth` numbers apart, of c
 // `width`.
 template <typename T, int ROWS, int VECTORS, bool ADD, bool RAGGED, typename Columns>
-void product_in_float(const T* a, int64_t depth, const Columns& b, int64_t first, int64_t begin, int64_t end,
+void product_in_float(const T* a, int64_t depth, const InTurn<Columns>& b, int64_t first, int64_t begin, int64_t end,
                       int64_t left, float* c, int64_t width, const float* shrink) {
     Vec sum[ROWS][VECTORS];
 #pragma GCC unroll 12  // all loops over rows and vectors: only then do the sums stay in registers
@@ -167,9 +138,12 @@ void product_in_float(const T* a, int64_t depth, const Columns& b, int64_t first
     for (int64_t step = begin; step < end; ++step) {
         typename Dot<T>::Operand column[VECTORS];
 #pragma GCC unroll 4
-        for (int i = 0; i < VECTORS; ++i)
-            column[i] = RAGGED ? Dot<T>::load(b.at(step, first + i), std::max<int64_t>(0, left - i * Dot<T>::WIDTH))
-                               : Dot<T>::load(b.at(step, first + i));
+        for (int i = 0; i < VECTORS; ++i) {
+            const T* from = b.now.at(step, first + i);
+            const int64_t numbers = std::max<int64_t>(0, left - i * Dot<T>::WIDTH);
+            column[i] = RAGGED ? Dot<T>::load(from, numbers) : Dot<T>::load(from);
+            __builtin_prefetch(b.next.at(step, first + i), 0, 2);  // second level: the first is smaller than a tile
+        }
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row) {
             const auto word = Dot<T>::broadcast(a + row * depth + step * STEP<T>);
@@ -185,16 +159,16 @@ void product_in_float(const T* a, int64_t depth, const Columns& b, int64_t first
 
 // Numbers of bfloat16 are short enough for sums in float32.
 template <int ROWS, int VECTORS, bool ADD, bool RAGGED, typename Columns>
-void product(const Bf16* a, int64_t depth, const Columns& b, int64_t first, int64_t steps, int64_t left, float* c,
-             int64_t width, const float* shrink) {
+void product(const Bf16* a, int64_t depth, const InTurn<Columns>& b, int64_t first, int64_t steps, int64_t left,
+             float* c, int64_t width, const float* shrink) {
     product_in_float<Bf16, ROWS, VECTORS, ADD, RAGGED>(a, depth, b, first, 0, steps, left, c, width, shrink);
 }
 
 // Products of float32 are summed in float64 every FOLD words, as in linear.cpp: an error of a score is one of all that
 // its key weighs.
 template <int ROWS, int VECTORS, bool ADD, bool RAGGED, typename Columns>
-void product(const float* a, int64_t depth, const Columns& b, int64_t first, int64_t steps, int64_t left, float* c,
-             int64_t width, const float* shrink) {
+void product(const float* a, int64_t depth, const InTurn<Columns>& b, int64_t first, int64_t steps, int64_t left,
+             float* c, int64_t width, const float* shrink) {
     constexpr int64_t FOLD = 16, WIDTH = VECTORS * LANES;
     Doubles total[ROWS][VECTORS] = {};
     alignas(64) float part[ROWS * WIDTH];
@@ -216,8 +190,8 @@ void product(const float* a, int64_t depth, const Columns& b, int64_t first, int
 // All columns, of which the last may be no whole pass; few rows take twice as many at once, to keep as many sums going.
 // Rows of c are whole passes.
 template <typename T, int ROWS, bool ADD, typename Columns>
-void all_columns(const T* a, int64_t depth, const Columns& b, int64_t columns, int64_t steps, float* c, int64_t width,
-                 const float* shrink) {
+void all_columns(const T* a, int64_t depth, const InTurn<Columns>& b, int64_t columns, int64_t steps, float* c,
+                 int64_t width, const float* shrink) {
     constexpr int64_t WIDE = 2 * PASS;
     int64_t column = 0;
     const auto pass = [&](auto vectors, auto ragged) {
@@ -233,8 +207,8 @@ void all_columns(const T* a, int64_t depth, const Columns& b, int64_t columns, i
 }
 
 template <typename T, bool ADD, int ROWS = TILE_ROWS, typename Columns>
-void multiply(int64_t rows, const T* a, int64_t depth, const Columns& b, int64_t columns, int64_t steps, float* c,
-              int64_t width, const float* shrink = nullptr) {
+void multiply(int64_t rows, const T* a, int64_t depth, const InTurn<Columns>& b, int64_t columns, int64_t steps,
+              float* c, int64_t width, const float* shrink = nullptr) {
     if (rows == ROWS) return all_columns<T, ROWS, ADD>(a, depth, b, columns, steps, c, width, shrink);
     if constexpr (ROWS > 1) multiply<T, ADD, ROWS - 1>(rows, a, depth, b, columns, steps, c, width, shrink);
 }
@@ -305,19 +279,14 @@ struct Job {
 
     int64_t rows() const { return tile.count * step.group(); }  // of one key/value head
     int64_t position(int64_t row) const { return step.position(tile.sequence, tile.first + row / step.group()); }
-    Tile<T> at(int64_t key) const { return {step, tile.sequence, key}; }
-
-    // What a thread needs next, asked for in so many parts.
-    Ahead<T> ahead(int64_t key, int64_t parts) const {
-        const int64_t head = step.block_size * step.dim, offset = kv_head * head;
-        return {at(key), keys + offset, values + offset, kv_heads * head, parts};
-    }
+    Tile<T> at(int64_t key) const { return {step, keys, values, tile.sequence, kv_head, key}; }
 };
 
 // Up to TILE_ROWS rows of one key/value head, from `row` on, meet a tile of keys.
 template <typename T>
 void add_rows(const Job<T>& job, const Workspace<T>& work, const T* queries, Softmaxes to, int64_t row, int64_t rows,
-              int64_t first_key, int64_t count, const KeyColumns<T>& keys, const ValueColumns<T>& values) {
+              int64_t first_key, int64_t count, const InTurn<KeyColumns<T>>& keys,
+              const InTurn<ValueColumns<T>>& values) {
     alignas(64) float scores[TILE_ROWS * KEYS];
     alignas(64) T weights[TILE_ROWS * KEYS];
     float shrink[TILE_ROWS];
@@ -335,30 +304,30 @@ void add_rows(const Job<T>& job, const Workspace<T>& work, const T* queries, Sof
 // All rows of one key/value head, the job's `head`-th, meet a tile of keys.
 template <typename T>
 void add_tile(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t head, int64_t first_key, const Tile<T>& tile,
-              Ahead<T>& ahead) {
+              const Tile<T>& next) {
     const int64_t rows = job.rows(), blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
     const T* queries = work.queries + head * rows * work.dim;
-    const auto keys = key_columns(tile, job.keys, job.kv_head + head, work.keys);
-    const auto values = value_columns(tile, job.values, job.kv_head + head, work.last_values);
+    const KeyColumns<T> keys(tile, head, work.keys), next_keys(next, head, nullptr);
+    const ValueColumns<T> values(tile, head, work.last_values), next_values(next, head, nullptr);
     for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t row = rows * block / blocks, next = rows * (block + 1) / blocks;
-        ahead.fetch_some();
-        if (first_key <= job.position(next - 1))
-            add_rows(job, work, queries, to, row, next - row, first_key, tile.count, keys, values);
+        const int64_t row = rows * block / blocks, end = rows * (block + 1) / blocks;
+        if (first_key <= job.position(end - 1))
+            add_rows(job, work, queries, to, row, end - row, first_key, tile.count, {keys, next_keys},
+                     {values, next_values});
     }
 }
 
 // All rows against the keys [begin, end) of one piece. `next`: the thread's next job, or null.
 template <typename T>
 void add_piece(const Job<T>& job, const Job<T>* next, Workspace<T>& work, Softmaxes to, int64_t begin, int64_t end) {
-    const int64_t parts = job.kv_heads * ((job.rows() + TILE_ROWS - 1) / TILE_ROWS);
     clear(to, work.rows, work.width);
+    Tile<T> tile = job.at(begin);
     for (int64_t key = begin; key < end; key += KEYS) {
         const bool more = key + KEYS < job.end;
-        const Job<T>& coming = !more && next ? *next : job;
-        Ahead<T> ahead = coming.ahead(more ? key + KEYS : next ? next->begin : key, parts);
+        const Tile<T> following = more ? job.at(key + KEYS) : next ? next->at(next->begin) : tile;
         for (int64_t head = 0; head < job.kv_heads; ++head)
-            add_tile(job, work, to.from(head * job.rows(), work.width), head, key, job.at(key), ahead);
+            add_tile(job, work, to.from(head * job.rows(), work.width), head, key, tile, following);
+        tile = following;
     }
 }
 
