@@ -83,7 +83,7 @@ void prepare(const Quantized& weight, const T* x, T* to, float* sums) {
     }
 }
 
-// ---- sums and totals of pieces -----------------------------------------------------------------------------------------------
+// ---- sums and totals of pieces -------------------------------------------------------------------------------------
 
 inline Vec times(Vec scale, Vec sum, Vec total) { return fma(scale, sum, total); }
 inline Doubles times(Vec scale, Vec sum, Doubles total) { return fma(wide(scale), wide(sum), total); }
