@@ -27,16 +27,16 @@ from octavo_engine.request import Request, SamplingParams
 from octavo_engine.tokenizer import load_tokenizer
 from why_paging.serving import Unrecorded
 
-# Part -> the end of its file's name, and its function.
+# Part -> the end of its file's name, and its functions.
 PARTS = {
-    "step": ("octavo_engine/engine.py", "step"),
-    "schedule": ("scheduling/scheduler.py", "schedule"),
-    "inputs and model and sampling": ("runtime/runner.py", "run"),
-    "inputs": ("runtime/inputs.py", "build"),
-    "layers, norms and embedding": ("model/decoder.py", "forward"),
-    "head": ("model/decoder.py", "logits"),
-    "sampling": ("runtime/sampler.py", "sample"),
-    "tokens to text, accounts": ("octavo_engine/engine.py", "_update"),
+    "step": ("octavo_engine/engine.py", {"step"}),
+    "schedule": ("scheduling/scheduler.py", {"schedule"}),
+    "inputs and model and sampling": ("runtime/runner.py", {"run"}),
+    "inputs": ("runtime/inputs.py", {"plan", "inputs"}),
+    "layers, norms and embedding": ("model/decoder.py", {"forward"}),
+    "head": ("model/decoder.py", {"logits"}),
+    "sampling": ("runtime/sampler.py", {"sample"}),
+    "tokens to text, accounts": ("octavo_engine/engine.py", {"_update"}),
 }
 
 
@@ -70,8 +70,11 @@ def measure(engine: Engine, steps: int) -> tuple[float, dict[str, float]]:
     spent = dict.fromkeys(PARTS, 0.0)
     for (file, _, function), (_, _, _, cumulative, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         for name, (ending, wanted) in PARTS.items():
-            if file.endswith(ending) and function == wanted:
+            if file.endswith(ending) and function in wanted:
                 spent[name] += cumulative
+    unseen = [name for name, seconds in spent.items() if not seconds]
+    if unseen:
+        raise SystemExit(f"never called, so perhaps renamed: {', '.join(unseen)}")
     return sorted(times)[steps // 2], {name: seconds / spent["step"] for name, seconds in spent.items()}
 
 
