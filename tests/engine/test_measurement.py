@@ -94,7 +94,8 @@ def test_a_plan_for_this_processor_counts_its_container(smollm2_gguf, fresh_cach
     assert cli.main(["plan", str(smollm2_gguf), "--device=cpu", "--memory-bytes=4294967296", "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)["plans"]
     assert plan["memory"]["weight_bytes"] == weight_bytes(
-        read_spec(str(smollm2_gguf)), 2
+        read_spec(str(smollm2_gguf)),
+        2,  # in few bits, as in the file
     )  # in few bits, as in the file
     assert plan["memory"]["weight_bytes"] < 100_000_000
     assert plan["memory"]["cache_bytes"] == 1024**3 // plan["memory"]["block_bytes"] * plan["memory"]["block_bytes"]
