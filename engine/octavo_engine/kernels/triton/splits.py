@@ -12,7 +12,7 @@ from dataclasses import dataclass
 PROGRAMS_A_PROCESSOR = 4  # that are wanted: two or three run at a time, and the next should be ready
 LONGEST_PIECE = 2048  # tokens of a decode's piece, so that no step waits for one long context
 MOST_PROGRAMS = 16 * 1024  # of one step: bounds what pieces leave behind, to 64 MiB for 8 heads of 128 that share a key
-SUMS_SHARE = 0.075  # of the bytes of keys and values: what pieces may write and read beside them
+SUMS_SHARE = 0.065  # of the bytes of keys and values: what pieces may write and read beside them
 SUM_BYTES = 4
 
 
