@@ -121,7 +121,7 @@ def test_a_frozen_engine_explains_itself_is_restarted_and_answers_as_before(
     canary = engine.ask(504, 28, 338).json()["choices"][0]["text"]
     told = engine.ask(FREEZING_TOKEN, 28, 338)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
-    ended = wait_for(lambda: engine.state().get("lastState", {}).get("terminated"), 60, "the container's end")
+    ended = wait_for(lambda: engine.state().get("lastState", {}).get("terminated"), 150, "the container's end")
     assert ended["exitCode"] == 1
     assert ended["message"].startswith("EngineStuck: the step thread has not moved for ")
     assert "run.py" in engine.log_of_the_previous().split("EngineStuck: ")[1], "the stacks show where it froze"
