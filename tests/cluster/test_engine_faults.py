@@ -105,6 +105,12 @@ class Engine:
         now = self.state()
         return bool(now.get("ready")) and now.get("restartCount") == restarts
 
+    def ended(self) -> dict[str, Any] | None:
+        """How its first container ended: its present state until the node has made the next one, then its last."""
+        now = self.state()
+        found = (now.get(part, {}).get("terminated") for part in ("state", "lastState"))
+        return next(filter(None, found), None)
+
     def ask(self, *prompt: int) -> httpx.Response:
         body = {"model": "smollm2", "prompt": prompt, "max_tokens": 8, "temperature": 0}
         return httpx.post(f"http://{self.state()['podIP']}:8000/v1/completions", json=body, timeout=120)
@@ -121,11 +127,11 @@ def test_a_frozen_engine_explains_itself_is_restarted_and_answers_as_before(
     canary = engine.ask(504, 28, 338).json()["choices"][0]["text"]
     told = engine.ask(FREEZING_TOKEN, 28, 338)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
-    ended = wait_for(lambda: engine.state().get("lastState", {}).get("terminated"), 150, "the container's end")
+    ended = wait_for(engine.ended, 60, "the container's end")
     assert ended["exitCode"] == 1
     assert ended["message"].startswith("EngineStuck: the step thread has not moved for ")
-    assert "run.py" in engine.log_of_the_previous().split("EngineStuck: ")[1], "the stacks show where it froze"
     wait_for(lambda: engine.ready(1), 150, "it serves again")
+    assert "run.py" in engine.log_of_the_previous().split("EngineStuck: ")[1], "the stacks show where it froze"
     assert engine.ask(504, 28, 338).json()["choices"][0]["text"] == canary
     assert engine.ask(FREEZING_TOKEN, 28, 338).status_code == 200
 
