@@ -148,6 +148,21 @@ def test_validation_names_field_and_remedy(spec: dict[str, Any], words: str) -> 
     assert any(words in problem for problem in found), found
 
 
+@pytest.mark.parametrize(
+    "emptied",
+    [
+        {"template": {"volumes": None}},
+        {"template": None},
+        {"resources": {"limits": None}},
+        {"monitoring": {"labels": None}},
+    ],
+    ids=str,
+)
+def test_what_server_side_apply_has_emptied_breaks_no_rule(emptied: dict[str, Any]) -> None:
+    """It is null in what `kubectl get -o yaml` shows, and no rule is about it."""
+    assert validation.problems(service({"model": {"source": "hf://org/name"}} | emptied)) == []
+
+
 def test_validation_reads_the_head_too() -> None:
     assert validation.problems({"apiVersion": "octavo.dev/v1", "kind": "InferenceService"}) == [
         "apiVersion: 'octavo.dev/v1' is not served; write octavo.dev/v1alpha1",

@@ -35,7 +35,9 @@ def problems(resource: Object) -> list[str]:
 
 
 def rule_problems(schema: Object, value: Any, path: str) -> Iterator[str]:
-    """Rules of the schema that do not hold for a value of the schema's form."""
+    """Rules of the schema that do not hold for a value of the schema's form; null is absent, as for the API server."""
+    if isinstance(value, dict):
+        value = {key: part for key, part in value.items() if part is not None}
     for rule in schema.get(_RULES, ()):
         if not _holds(rule["rule"], value):
             yield f"{path}: {rule['message']}"
