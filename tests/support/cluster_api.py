@@ -145,3 +145,9 @@ def path_of(kind: Kind, namespace: str, name: str = "") -> str:
     """The path of a collection of a namespace or, with a name, of an object."""
     root = f"/apis/{kind[0]}" if "/" in kind[0] else f"/api/{kind[0]}"
     return f"{root}/namespaces/{namespace}/{kind[1]}" + (f"/{name}" if name else "")
+
+
+def has_condition(found: Object | None, kind: str) -> bool:
+    """True if there is an object whose condition of that type is True."""
+    conditions = (found or {}).get("status", {}).get("conditions") or []
+    return any((condition["type"], condition["status"]) == (kind, "True") for condition in conditions)

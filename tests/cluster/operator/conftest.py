@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import fake_engine
+from cluster_api import administrator, has_condition
 from cluster_tools import Kubectl, create, wait_for
 from node import config
 from operator_process import OperatorProcess, Services
 from stage import Stage
 
 CRD = config.CHECKOUT / "crds" / "inferenceservices.octavo.dev.yaml"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.octavo.dev"
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +26,8 @@ def engine_image(cluster: config.Settings) -> str:
 @pytest.fixture(scope="session")
 def definition(kubectl: Kubectl) -> None:
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    kubectl("wait", "--for=condition=Established", "-f", str(CRD), "--timeout=30s")
+    # Not `kubectl wait`: for a definition so new that it has no conditions yet, it fails instead of waiting.
+    wait_for(lambda: has_condition(administrator().get(DEFINITION), "Established"), 30, "the definition is served")
 
 
 @pytest.fixture
