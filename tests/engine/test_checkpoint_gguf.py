@@ -13,6 +13,7 @@ from gguf.constants import GGMLQuantizationType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gguf_files import add_sizes
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported, StartupError
 from octavo_engine.kernels.attention import choose
 from octavo_engine.model.decoder import Decoder
@@ -77,18 +78,10 @@ def write_gguf(model: Any, path: Path, kind: GGMLQuantizationType = GGMLQuantiza
     arch = {hf: name for name, hf in ARCHITECTURES.items()}.get(config.architectures[0], "llama")  # so is Mistral
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    add_sizes(writer, config)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_eos_token_id(config.eos_token_id)
     add_rope_scaling(writer, config.rope_parameters)
     for key, value in extra.pop("metadata", {}).items():  # in place of what is there
         METADATA[type(value)](writer, key, value)

@@ -6,17 +6,13 @@ target's own.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from child_interpreter import interpret
 from cubins import Cubin, Recorded, compiled, recording
 from octavo_engine.kernels.attention import AttentionShape
 from octavo_engine.kernels.triton.decode import Decodes
@@ -28,26 +24,15 @@ from tiny_models import make_model, save_model
 from triton_cases import BF16, E4M3, E5M2, FP16, UNITS, TritonCase, decode_cases, mixed_cases, soak_cases
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")]
-SUPPORT = Path(__file__).parents[1] / "support"
 FP32 = torch.float32
 CASES = [*decode_cases(), *mixed_cases()]
-
-
-def interpret(*arguments: str, limit: int = 280) -> Any:
-    """What `interpreted_kernels` says. In a child: the interpreter is chosen when the kernels are imported."""
-    path = os.pathsep.join([str(SUPPORT), *sys.path])
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(SUPPORT / "interpreted_kernels.py"), *arguments]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
-    assert answer.returncode == 0, answer.stderr[-2000:]
-    return json.loads(answer.stdout)
 
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     place = tmp_path_factory.mktemp("tiny")
     models = [str(save_model(make_model(variant), place / variant)) for variant in ("qwen3", "mistral_window")]
-    found: dict[str, Any] = interpret("all", *models)
+    found: dict[str, Any] = interpret("interpreted_kernels.py", "all", *models)
     return found
 
 
@@ -63,7 +48,7 @@ def test_interpreted_equals_the_plain_definition(case: TritonCase, interpreted: 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_interpreted_equals_the_plain_definition_whatever_is_combined() -> None:
-    found = interpret("units", "soak", limit=3500)
+    found = interpret("interpreted_kernels.py", "units", "soak", limit=3500)
     far = {str(case): found[str(case)] for case in soak_cases() if found[str(case)] > UNITS[case.dtype]}
     assert not far
 

@@ -50,12 +50,8 @@ def random_blocks(kind: str, count: int, seed: int = 0) -> np.ndarray:
     return blocks
 
 
-def write_mixed(model: Any, path: Path, kinds: Mapping[str, str]) -> Path:
-    """Write a transformers Llama, and change its weights to what is in the file.
-
-    kinds: a part of a tensor's Hugging Face name, as a regular expression -> its type; the first that is found counts.
-    """
-    config, writer = model.config, gguf.GGUFWriter(path, "llama")
+def add_sizes(writer: gguf.GGUFWriter, config: Any) -> None:
+    """What a header says of every model."""
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -65,6 +61,15 @@ def write_mixed(model: Any, path: Path, kinds: Mapping[str, str]) -> Path:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_eos_token_id(config.eos_token_id)
+
+
+def write_mixed(model: Any, path: Path, kinds: Mapping[str, str]) -> Path:
+    """Write a transformers Llama, and change its weights to what is in the file.
+
+    kinds: a part of a tensor's Hugging Face name, as a regular expression -> its type; the first that is found counts.
+    """
+    config, writer = model.config, gguf.GGUFWriter(path, "llama")
+    add_sizes(writer, config)
     for number, (name, parameter) in enumerate(model.named_parameters()):  # a tied head is not among them
         kind = next((kind for part, kind in kinds.items() if re.search(part, name)), "F32")
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}

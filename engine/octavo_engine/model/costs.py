@@ -43,8 +43,9 @@ def weight_bytes(spec: ModelSpec, width: int, *, tied_twice: bool = False) -> in
 
 
 def bytes_spared_by_four_bits(spec: ModelSpec, width: int) -> int:
-    """Bytes that 4-bit weights would leave free; embedding, head and norms stay as they are."""
-    return max(0, _least(_products(spec), width) - int(product_weights(spec) * BITS_OF_FOUR / 8))
+    """Bytes that 4-bit weights would leave free, where they have more; embedding, head and norms stay as they are."""
+    more = [part for part in _products(spec) if part.scheme is None or part.scheme.bits > 4]
+    return max(0, _least(more, width) - int(sum(math.prod(part.shape) for part in more) * BITS_OF_FOUR / 8))
 
 
 def _products(spec: ModelSpec) -> list[Part]:

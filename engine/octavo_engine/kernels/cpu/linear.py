@@ -70,19 +70,10 @@ class Packed:
         call = getattr(kernels(), f"octavo_linear_{SUFFIXES[weight.dtype]}")
         return cls(panels, offsets, outputs, view, ctypes.addressof(view), call)
 
-    def times(self, x: Tensor, residual: Tensor | None, *, wide: bool = False) -> Tensor:
-        """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one.
-
-        Args:
-            wide: as float32, whatever the weight's type.
-        """
-        rows, dtype = len(x), torch.float32 if wide else self.panels.dtype
-        out = torch.empty((rows, self.outputs), dtype=dtype) if residual is None else residual
-        place = out.data_ptr()
-        targets = (None, place) if wide else (place, None)
-        threads = torch.get_num_threads()
-        self.call(self.pointer, x.data_ptr(), x.stride(0), rows, address(residual), *targets, threads)
-        return out
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weight, and so of its products."""
+        return self.panels.dtype
 
     def rows(self, numbers: Tensor) -> Tensor:
         """int64 `[n]`, each below the number of rows -> `[n, in]`, those rows as they were before packing."""

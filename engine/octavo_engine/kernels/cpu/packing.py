@@ -5,12 +5,15 @@ A panel is two vectors of outputs. Of a gated weight it is a vector of gate besi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from octavo_engine.kernels.cpu.library import address
 
 
 class Kind(IntEnum):
@@ -36,12 +39,28 @@ class PackedWeight(Protocol):
     def pointer(self) -> int:
         """Of the kernel's view of it."""
 
-    def times(self, x: Tensor, residual: Tensor | None, *, wide: bool = False) -> Tensor:
-        """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one.
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of x and the product."""
 
-        Args:
-            wide: as float32, whatever the weight's type.
-        """
+    @property
+    def call(self) -> Callable[..., None]:
+        """The kernel, with the arguments that `library` says."""
+
+
+def times(weight: PackedWeight, x: Tensor, residual: Tensor | None, *, wide: bool = False) -> Tensor:
+    """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one.
+
+    Args:
+        wide: as float32, whatever the weight's type.
+    """
+    rows, dtype = len(x), torch.float32 if wide else weight.dtype
+    out = torch.empty((rows, weight.outputs), dtype=dtype) if residual is None else residual
+    place = out.data_ptr()
+    targets = (None, place) if wide else (place, None)
+    threads = torch.get_num_threads()
+    weight.call(weight.pointer, x.data_ptr(), x.stride(0), rows, address(residual), *targets, threads)
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +71,15 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, out]`."""
-        return self.weight.times(x, None)
+        return times(self.weight, x, None)
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Adds in place, before rounding."""
-        return self.weight.times(x, residual)
+        return times(self.weight, x, residual)
 
     def wide(self, x: Tensor) -> Tensor:
         """float32 `[tokens, out]`, never rounded to bfloat16."""
-        return self.weight.times(x, None, wide=True)
+        return times(self.weight, x, None, wide=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +90,7 @@ class PackedGatedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, intermediate]`."""
-        return self.weight.times(x, None)
+        return times(self.weight, x, None)
 
 
 def padded(rows: Tensor, width: int) -> Tensor:

@@ -127,20 +127,6 @@ class Packed:
         call = getattr(kernels(), f"octavo_quantized_{SUFFIXES[dtype]}")
         return cls(panels, offsets, order, outputs, dtype, view, ctypes.addressof(view), call)
 
-    def times(self, x: Tensor, residual: Tensor | None, *, wide: bool = False) -> Tensor:
-        """`x [rows, in]`, rows apart by any stride -> `[rows, out]`, written over the residual if there is one.
-
-        Args:
-            wide: as float32, whatever the type of products.
-        """
-        rows, dtype = len(x), torch.float32 if wide else self.dtype
-        out = torch.empty((rows, self.outputs), dtype=dtype) if residual is None else residual
-        place = out.data_ptr()
-        targets = (None, place) if wide else (place, None)
-        threads = torch.get_num_threads()
-        self.call(self.pointer, x.data_ptr(), x.stride(0), rows, address(residual), *targets, threads)
-        return out
-
     def rows(self, numbers: Tensor) -> Tensor:
         """int64 `[n]`, each below the number of rows -> `[n, in]`, exactly what the weight says, rounded once."""
         out = torch.empty((len(numbers), self.view.inputs), dtype=self.dtype)
