@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,19 +172,23 @@ def _import_from_docker(settings: Settings, reference: str) -> None:
 
 def _ensure_base(settings: Settings) -> None:
     """The Debian image below ours, made with debootstrap: there is no registry to pull it from."""
-    try:
-        _buildah(settings, "inspect", "--type", "image", _BASE)
-    except CommandError:
-        with step(f"make base image {_BASE} with debootstrap") as progress, _scratch(settings) as scratch:
-            log = settings.cache / "logs" / "debootstrap.log"
-            progress.follow(lambda: last_line(log))
-            root = Path(scratch, "root")
-            run(["debootstrap", "--variant=minbase", "bookworm", root], log=log, timeout=_BUILD_TIMEOUT)
-            shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
-            dockerfile = Path(scratch, "Dockerfile")
-            dockerfile.write_text("FROM scratch\nCOPY root /\n")
-            with _clean_store(settings):
-                _buildah(settings, "build", "-t", _BASE, "-f", str(dockerfile), scratch)
+    with _clean_store(settings):  # before one looks: another build may be making it
+        try:
+            _buildah(settings, "inspect", "--type", "image", _BASE)
+        except CommandError:
+            _make_base(settings)
+
+
+def _make_base(settings: Settings) -> None:
+    with step(f"make base image {_BASE} with debootstrap") as progress, _scratch(settings) as scratch:
+        log = settings.cache / "logs" / "debootstrap.log"
+        progress.follow(lambda: last_line(log))
+        root = Path(scratch, "root")
+        run(["debootstrap", "--variant=minbase", "bookworm", root], log=log, timeout=_BUILD_TIMEOUT)
+        shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
+        dockerfile = Path(scratch, "Dockerfile")
+        dockerfile.write_text("FROM scratch\nCOPY root /\n")
+        _buildah(settings, "build", "-t", _BASE, "-f", str(dockerfile), scratch)
 
 
 def _build_with_buildah(settings: Settings, image: Image, reference: str, log: Path) -> None:
@@ -200,18 +204,24 @@ def _build_with_buildah(settings: Settings, image: Image, reference: str, log: P
 
 @contextmanager
 def _clean_store(settings: Settings) -> Iterator[None]:
-    """One build at a time: what else is at work in the builder's store is then known to be left over.
+    """A turn that begins, and ends if it fails, with nothing at work in the builder's store.
 
     A build that fails or is killed can leave a container with a mounted root, which nothing else would take away: the
     cache could not be deleted.
     """
-    with turns.taken(settings.cache / "buildah.lock", "another build is at work; waiting for it"):
+    with _turn(settings):
         _sweep(settings)
         try:
             yield
         except BaseException:
-            _sweep(settings)
+            with suppress(NodeError):  # the build's own error says more
+                _sweep(settings)
             raise
+
+
+def _turn(settings: Settings) -> AbstractContextManager[None]:
+    """One at a time builds in the builder's store or pushes from it: whatever else is at work there was left over."""
+    return turns.taken(settings.cache / "buildah.lock", "another build is at work; waiting for it")
 
 
 def _sweep(settings: Settings) -> None:
@@ -229,7 +239,8 @@ def _import_from_buildah(settings: Settings, reference: str) -> None:
         blobs.mkdir(parents=True)
         for uncompressed in present:
             (blobs / _hexadecimal(uncompressed)).touch()
-        _buildah(settings, "push", *_COMPRESSION, reference, f"oci:{layout}")
+        with _turn(settings):
+            _buildah(settings, "push", *_COMPRESSION, reference, f"oci:{layout}")
         (entry,) = json.loads(Path(layout, "index.json").read_text())["manifests"]
         manifest = json.loads((blobs / _hexadecimal(entry["digest"])).read_text())
         # A stand-in goes by the digest of the uncompressed layer, the node's own blob by that of the compressed one.

@@ -36,7 +36,7 @@ def revision_of(spec: Spec) -> str:
     make a new revision of an old spec.
     """
     written = spec.model_dump(mode="json", by_alias=True, include=set(SHAPING), exclude_defaults=True)
-    return _digest(_without_empty(written))[:_NAME_LENGTH]
+    return _digest({key: made for key, made in _without_empty(written).items() if made != ""})[:_NAME_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _digest(document: Any) -> str:
 
 
 def _without_empty(value: Any) -> Any:
-    """Without empty objects, lists and texts: they say no more than their absence."""
+    """Without empty objects and lists: they say no more than their absence. A label's empty value does."""
     if not isinstance(value, dict):
         return value
-    return {key: made for key, item in value.items() if (made := _without_empty(item)) not in ({}, [], "", None)}
+    return {key: made for key, item in value.items() if (made := _without_empty(item)) not in ({}, [], None)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 from pathlib import Path
 
 import pytest
 
-from node import config, kind, mounts, programs, retention, schemas, shell
+from node import config, images, kind, mounts, programs, retention, runtime, schemas, shell
 from node.config import Settings
+from node.shell import CommandError
 
 
 def prometheus_module() -> str:
@@ -167,3 +169,39 @@ def test_mounts_below_a_folder_are_taken_from_the_inside_out():
 def test_a_folder_is_on_the_nearest_mount_above_it(folder, kind):
     assert mounts.filesystem(Path(folder), MOUNTS) == kind
     assert mounts.filesystem(Path(folder), "") == ""
+
+
+def free(lock: Path) -> bool:
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_one_at_a_time_uses_the_builders_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build takes away what is at work there, and so would take it from under another's hands."""
+    seen: list[tuple[str, bool]] = []
+
+    def buildah(_: Settings, verb: str, *arguments: str, log: Path | None = None) -> str:
+        was = [other for other, _ in seen]
+        seen.append((verb, free(settings.cache / "buildah.lock")))
+        if verb != "rm" or was.count("rm") % 2:  # the second sweep of each turn fails, too
+            raise CommandError(f"{verb} failed")
+        return ""
+
+    (settings.cache / "buildah").mkdir(parents=True)
+    monkeypatch.setattr(images, "_buildah", buildah)
+    monkeypatch.setattr(images, "_make_base", lambda _: buildah(settings, "base"))
+    monkeypatch.setattr(runtime, "layers", lambda _: {})
+    image = images.IMAGES["engine"]
+    with pytest.raises(CommandError, match="base failed"):
+        images._ensure_base(settings)
+    with pytest.raises(CommandError, match="build failed"):
+        images._build_with_buildah(settings, image, image.reference, settings.cache / "log")
+    with pytest.raises(CommandError, match="push failed"):
+        images._import_from_buildah(settings, image.reference)
+    assert [verb for verb, _ in seen] == ["rm", "inspect", "base", "rm", "rm", "build", "rm", "push"]
+    assert not any(is_free for _, is_free in seen)
+    assert free(settings.cache / "buildah.lock")

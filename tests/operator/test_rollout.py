@@ -83,6 +83,20 @@ def test_the_revision_of_a_spec_never_changes():
     assert revision_of(read_spec(resource(**whole))) == "df2ccb0ce2"
 
 
+SOME = {"nodeSelector": {"gpu": ""}, "labels": {"team": ""}, "annotations": {"team": ""}}
+
+
+@pytest.mark.parametrize("said", [*({"template": {key: value}} for key, value in SOME.items()), {"restartedAt": "1"}])
+def test_what_shapes_the_pods_makes_a_revision(said):
+    """A label's empty value is one: nodes that have it are others than all nodes."""
+    assert revision_of(read_spec(resource(**said))) != revision_of(read_spec(resource()))
+
+
+@pytest.mark.parametrize("said", [{"template": {key: {} for key in SOME}}, {"template": {}}, {"restartedAt": ""}])
+def test_what_says_nothing_makes_no_revision(said):
+    assert revision_of(read_spec(resource(**said))) == revision_of(read_spec(resource()))
+
+
 async def test_scaling_goes_on_while_a_revision_is_checked():
     world = await serving()
     world.change(engine=NEW)
