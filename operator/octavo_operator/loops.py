@@ -51,7 +51,11 @@ class Operator:
         events = Recorder(api, time.monotonic, _wall_time, config.holder)
         defaults = Defaults(config.engine_image, ManagementPeers.of(config), config.cache_group_id)
         self._reconciler = Reconciler(
-            api, self.scaler, defaults, events, now=_wall_time, clock=time.monotonic, crowded=self.queue.crowded
+            *(api, self.scaler, defaults, events),
+            services=metrics.services,
+            now=_wall_time,
+            clock=time.monotonic,
+            crowded=self.queue.crowded,
         )
         self.informer = Informer(self._watch, self._watching)
         self._heartbeat = Heartbeat()
@@ -123,7 +127,8 @@ class Operator:
         except ApiError as error:
             log.warning("resync: %s", error)
             return min(pause, _RETRY_SECONDS)
-        for key in keys | self.scaler.known():  # a known one that is gone is forgotten by its reconcile
+        # A known one that is gone is forgotten by its reconcile.
+        for key in keys | self.scaler.known() | self._metrics.services.known():
             self.queue.add(key)
         return pause
 

@@ -6,14 +6,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from octavo_operator.autoscaling import Decision
 from octavo_operator.names import Key
-
-_SERVICE = ("namespace", "inferenceservice")
+from octavo_operator.service_metrics import SERVICE_LABELS, ServiceMetrics, service_labels
 
 
 class Metrics:
     """Every metric of the operator. Labels are bounded by the number of services, verbs, codes and reasons."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.services = ServiceMetrics(registry)
         self.reconciles = Counter("octavo_operator_reconciles", "Reconciles by result.", ["result"], registry=registry)
         self.errors = Counter(
             "octavo_operator_reconcile_errors",
@@ -53,14 +53,14 @@ class Metrics:
         self.decisions = Counter(
             "octavo_operator_scaling_decisions",
             "Changes of a service's replica count.",
-            [*_SERVICE, "reason"],
+            [*SERVICE_LABELS, "reason"],
             registry=registry,
         )
-        self.desired = Gauge("octavo_operator_replicas_desired", "Replicas wanted.", _SERVICE, registry=registry)
+        self.desired = Gauge("octavo_operator_replicas_desired", "Replicas wanted.", SERVICE_LABELS, registry=registry)
         self.inputs = Gauge(
             "octavo_operator_scaling_input",
             "Figures the last scaling decision rests on.",
-            [*_SERVICE, "input"],
+            [*SERVICE_LABELS, "input"],
             registry=registry,
         )
         self._inputs: dict[Key, set[str]] = {}
@@ -68,20 +68,20 @@ class Metrics:
 
     def decided(self, key: Key, decision: Decision) -> None:
         """Records a scaling decision and what it rests on."""
-        self.desired.labels(key.namespace, key.name).set(decision.replicas)
+        self.desired.labels(*service_labels(key)).set(decision.replicas)
         figures = {name: value for name, value in vars(decision.inputs).items() if value is not None}
         for name, value in (figures | {"wanted": decision.wanted}).items():
-            self.inputs.labels(key.namespace, key.name, name).set(value)
+            self.inputs.labels(*service_labels(key), name).set(value)
             self._inputs.setdefault(key, set()).add(name)
         if decision.changed:
-            self.decisions.labels(key.namespace, key.name, decision.reason.value).inc()
+            self.decisions.labels(*service_labels(key), decision.reason.value).inc()
             self._reasons.setdefault(key, set()).add(decision.reason.value)
 
     def forget(self, key: Key) -> None:
         """Drops the series of a service that is gone."""
         if key in self._inputs:
-            self.desired.remove(key.namespace, key.name)
+            self.desired.remove(*service_labels(key))
         for name in self._inputs.pop(key, ()):
-            self.inputs.remove(key.namespace, key.name, name)
+            self.inputs.remove(*service_labels(key), name)
         for reason in self._reasons.pop(key, ()):
-            self.decisions.remove(key.namespace, key.name, reason)
+            self.decisions.remove(*service_labels(key), reason)

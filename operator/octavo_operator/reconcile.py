@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from octavo_operator import desired, notes, status
+from octavo_operator import desired, engine_args, notes, status
 from octavo_operator import rollout as rollouts
 from octavo_operator.causes import Cause
 from octavo_operator.desired import Defaults
@@ -25,6 +25,7 @@ from octavo_operator.observed import Observed
 from octavo_operator.plan import Apply, Plan, Step, make_plan
 from octavo_operator.rollout import Phase, Rollout
 from octavo_operator.scaler import Scaler
+from octavo_operator.service_metrics import ServiceMetrics, figures
 from octavo_operator.spec import Spec, read_spec
 from octavo_operator.status import Telemetry
 
@@ -94,6 +95,7 @@ class Reconciler:
     Args:
         defaults: what the operator's settings add to a spec.
         events: told what is worth an Event.
+        services: told what each service is like.
         now: RFC 3339 wall time, for status only.
         clock: monotonic seconds.
         crowded: whether much else is newly asked for than a service.
@@ -106,6 +108,7 @@ class Reconciler:
         defaults: Defaults,
         events: Teller,
         *,
+        services: ServiceMetrics,
         now: Callable[[], str],
         clock: Callable[[], float],
         crowded: Callable[[Key], bool],
@@ -113,6 +116,7 @@ class Reconciler:
         self._api = api
         self._events = events
         self._scaler = scaler
+        self._services = services
         self._defaults = defaults
         self._now = now
         self._clock = clock
@@ -147,6 +151,7 @@ class Reconciler:
         resource = await self._api.service(key)
         if resource is None or _goes(resource):
             self._scaler.forget(key)  # the children follow by their owner references
+            self._services.forget(key)
             self._begun.pop(key, None)
             return None
         try:
@@ -179,6 +184,7 @@ class Reconciler:
         elif age < FIRST_WORDS_SECONDS and decided.rollout.phase is Phase.ROLLING:
             return AT_ONCE if done.changed else FIRST_WORDS_SECONDS - age
         wanted = decided.status(observed, blocked, self._now())
+        self._tell_figures(key, wanted, decided.spec, observed)
         await self._write(resource, wanted, [*_put_back(plan), *notes.kept(observed)], is_known)
         if done.failures:
             raise done.failures[0]
@@ -194,6 +200,10 @@ class Reconciler:
             monitoring=observed.monitoring_available,
         )
         return Decided(spec, telemetry, rollout, make_plan(observed, children, telemetry.victim, spec.paused))
+
+    def _tell_figures(self, key: Key, told: Object, spec: Spec, observed: Observed) -> None:
+        restarts = sum(pod.restarts for pod in observed.pods)
+        self._services.tell(key, figures(told, accelerators=engine_args.accelerators(spec), restarts=restarts))
 
     def _age(self, key: Key, resource: Object) -> float:
         """Seconds since the first look at a service that has no status yet; others are old."""
@@ -229,7 +239,9 @@ class Reconciler:
 
     async def _stand_still(self, resource: Object, error: SpecError | Refused) -> None:
         reason = "SpecUnreadable" if isinstance(error, SpecError) else _as_cause(error).reason
-        await self._write(resource, status.unreadable(resource, reason, str(error), self._now()))
+        told, head = status.unreadable(resource, reason, str(error), self._now()), resource["metadata"]
+        self._services.tell(Key(head["namespace"], head["name"]), figures(told))
+        await self._write(resource, told)
         if isinstance(error, Refused):
             raise error
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from fake_cluster import MONITOR_KIND
+from fake_cluster import MONITORING_KINDS
 from octavo_operator.autoscaling import Load
 from octavo_operator.checkpoint import Progress
 from octavo_operator.errors import Conflict, Refused, Retryable
@@ -97,7 +97,7 @@ async def test_monitoring_is_picked_up_when_it_appears():
     assert world.cluster.conditions()["MonitoringConfigured"]["status"] == "False"
     world.cluster.monitoring = True
     await world.settle()
-    assert world.cluster.kinds() == CHILDREN | {MONITOR_KIND}
+    assert world.cluster.kinds() == CHILDREN | MONITORING_KINDS
     assert world.cluster.conditions()["MonitoringConfigured"]["status"] == "True"
 
 
@@ -286,6 +286,7 @@ async def test_series_of_a_gone_service_are_dropped():
     await world.reconcile()
     for metric in (world.metrics.desired, world.metrics.inputs, world.metrics.decisions):
         assert not next(iter(metric.collect())).samples
+    assert not [sample for metric in world.metrics.services.collect() for sample in metric.samples]
 
 
 async def test_the_progress_of_a_fetch_is_told_by_tenths_until_it_ends():

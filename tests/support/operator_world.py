@@ -61,6 +61,7 @@ class World:
             self.scaler,
             self.defaults,
             events,
+            services=self.metrics.services,
             now=lambda: NOW,
             clock=self._passes,
             crowded=lambda key: self.crowded,

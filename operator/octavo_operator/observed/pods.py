@@ -18,6 +18,7 @@ class Pod:
         unexplained: only Events tell what it waits for, and no change of the pod will announce them.
         crowded_out: no node takes it, and only because others hold the room that it needs.
         fetching: `octavo fetch` runs in it and can be asked for its progress.
+        restarts: of its containers, so far.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Pod:
     unexplained: bool = False
     crowded_out: bool = False
     fetching: bool = False
+    restarts: int = 0
 
     @property
     def starting(self) -> bool:
@@ -62,6 +64,7 @@ def read_pod(live: dict[str, Any], events: Sequence[dict[str, Any]] = ()) -> Pod
         deletion_cost=meta.get("annotations", {}).get(names.DELETION_COST),
         crowded_out=_crowded_out(conditions.get("PodScheduled", {})),
         fetching=_fetching(status),
+        restarts=sum(item.get("restartCount", 0) for item in status.get("containerStatuses") or ()),
     )
 
 
