@@ -20,7 +20,7 @@ from octavo_operator import names, observer, paths, transport
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ApiError, ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.manifests import POD_MONITOR, name_of
+from octavo_operator.manifests import MONITORING, name_of
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key, Kind
 from octavo_operator.observed import Observed
@@ -38,7 +38,7 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 _PAGE = 500
 _MONITORING_SECONDS = 60.0
 _MONITOR_SECONDS = 30.0
-"""PodMonitors are not watched, as not every cluster knows them: what is known of one is believed this long."""
+"""Monitors and rules are not watched, as not every cluster knows them: what is known of one is believed this long."""
 _NEVER = "1"
 """A version that no object has: an apply that names it creates, and is refused whatever it meets under that name."""
 
@@ -126,7 +126,7 @@ class Cluster:
             return None
         monitoring = await self._monitoring_available()
         if monitoring and not self.store.new(key):
-            await self._see_monitor(key)
+            await asyncio.gather(*(self._see(kind, key) for kind in MONITORING))
         found, resource = observer.recall(self.store, key, monitoring), self.store.service(key)
         return await observer.read(self, resource, found, monitoring) if resource else None
 
@@ -151,10 +151,10 @@ class Cluster:
         """Has the next look at a service ask for everything."""
         self.store.doubt(key)
 
-    async def _see_monitor(self, key: Key) -> None:
-        plural, name, since = paths.plural(POD_MONITOR), name_of(POD_MONITOR, key.name), self.store.mark()
+    async def _see(self, kind: Kind, key: Key) -> None:
+        plural, name, since = paths.plural(kind), name_of(kind, key.name), self.store.mark()
         if self.store.age(plural, key, name) > _MONITOR_SECONDS:
-            found = await self.find(paths.of(POD_MONITOR, key.namespace, name))
+            found = await self.find(paths.of(kind, key.namespace, name))
             self.store.see(key, {plural: [found] if found else []}, since)
 
     async def create_event(self, event: Object) -> None:
@@ -245,12 +245,12 @@ class Cluster:
         return paths.path("coordination.k8s.io/v1", "leases", self._settings.lease_namespace, name)
 
     async def _monitoring_available(self) -> bool:
-        """Whether the kind PodMonitor is installed, asked at most once a minute."""
+        """Whether the kinds of the Prometheus Operator are installed, asked at most once a minute."""
         now = asyncio.get_running_loop().time()
         if self._monitoring is None or now - self._monitoring[0] > _MONITORING_SECONDS:
-            found = await self.find(f"/apis/{POD_MONITOR[0]}")
+            found = await self.find(f"/apis/{MONITORING[0][0]}")
             kinds = {item["kind"] for item in (found or {}).get("resources", ())}
-            self._monitoring = (now, POD_MONITOR[1] in kinds)
+            self._monitoring = (now, all(kind in kinds for _, kind in MONITORING))
         return self._monitoring[1]
 
     async def find(self, path: str) -> Object | None:

@@ -37,7 +37,7 @@ def children(
 
     Args:
         replicas: how many, decided elsewhere.
-        monitoring: whether the cluster knows PodMonitors.
+        monitoring: whether the cluster knows the kinds of the Prometheus Operator.
     """
     made = [
         manifests.service_account(resource),
@@ -47,7 +47,7 @@ def children(
         manifests.disruption_budget(resource),
         manifests.revisions_map(resource, rollout.history.data()),
         *(_job(resource, spec, rollout, purpose, defaults) for purpose in rollout.jobs),
-        *([manifests.pod_monitor(resource, spec)] if monitoring else []),
+        *([manifests.pod_monitor(resource, spec), manifests.prometheus_rule(resource, spec)] if monitoring else []),
     ]
     return [manifests.sealed(child) for child in made]
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from octavo_operator import causes, names, paths
 from octavo_operator.errors import Refused
-from octavo_operator.manifests import DEPLOYMENT, JOB, POD_MONITOR, name_of
+from octavo_operator.manifests import DEPLOYMENT, JOB, MONITORING, name_of
 from octavo_operator.names import Key, Kind
 from octavo_operator.observed import Observed, Ownership, ownership, read_jobs, read_pod, read_workload
 from octavo_operator.store import Store
@@ -50,8 +50,8 @@ class Found:
 
 
 def kinds(monitoring: bool) -> list[Kind]:
-    """Kinds of which there is one; PodMonitors are not known in every cluster."""
-    return [kind for kind in paths.ONE_OF_EACH if kind != POD_MONITOR or monitoring]
+    """Kinds of which there is one; those of the Prometheus Operator are not known in every cluster."""
+    return [kind for kind in paths.ONE_OF_EACH if kind not in MONITORING or monitoring]
 
 
 async def ask(reader: Reader, resource: Object, monitoring: bool) -> Found:
@@ -79,7 +79,7 @@ async def read(reader: Reader, resource: Object, found: Found, monitoring: bool)
     """What the objects say, and what Events say of those that are silent.
 
     Args:
-        monitoring: whether the cluster knows PodMonitors.
+        monitoring: whether the cluster knows the kinds of the Prometheus Operator.
     """
     deployment = found.children[DEPLOYMENT]
     silent = [

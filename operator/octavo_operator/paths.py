@@ -9,6 +9,7 @@ from octavo_operator.manifests import (
     JOB,
     NETWORK_POLICY,
     POD_MONITOR,
+    PROMETHEUS_RULE,
     SERVICE,
     SERVICE_ACCOUNT,
 )
@@ -26,13 +27,14 @@ _PLURALS: dict[Kind, str] = {
     CONFIG_MAP: "configmaps",
     JOB: "jobs",
     POD_MONITOR: "podmonitors",
+    PROMETHEUS_RULE: "prometheusrules",
     POD: "pods",
     EVENT: "events",
 }
 
 ONE_OF_EACH: tuple[Kind, ...] = (
     *(DEPLOYMENT, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, SERVICE_ACCOUNT, CONFIG_MAP),
-    POD_MONITOR,
+    *(POD_MONITOR, PROMETHEUS_RULE),
 )
 """Kinds of which a service has one object, with a name that follows from its own."""
 

@@ -14,14 +14,16 @@ from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
 from octavo_operator.errors import ConfigError, Conflict, Missing, Refused, Retryable, Throttled
 from octavo_operator.heartbeat import Identity, Sight
-from octavo_operator.manifests import JOB, SERVICE, sealed, service
+from octavo_operator.manifests import JOB, MONITORING, SERVICE, pod_monitor, prometheus_rule, sealed, service
 from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
 from octavo_operator.plan import Apply, Delete, MarkVictim
+from octavo_operator.spec import read_spec
 from octavo_operator.watched import WATCHED
 from operator_samples import resource
 
 KEY = Key("team", "assistant")
+MONITORING_MAKERS = (pod_monitor, prometheus_rule)
 
 
 class Response:
@@ -237,6 +239,25 @@ async def test_a_service_that_was_listed_is_known_without_a_request():
     assert await made.known(Key("team", "other")) is None
     made.doubt(KEY)
     assert await made.known(KEY) is None
+
+
+async def test_monitors_and_rules_are_read_once_in_half_a_minute_where_both_are_known():
+    kinds = Response({"resources": [{"kind": "PodMonitor"}, {"kind": "PrometheusRule"}]})
+    parent = resource()
+    told = [Response(stored(sealed(make(parent, read_spec(parent))), uid=make.__name__)) for make in MONITORING_MAKERS]
+    made = await filled(kinds, *told, services=[stored(sealed(service(parent)), uid="u1")])
+    for _ in range(2):
+        seen = await made.known(KEY)
+    assert seen.monitoring_available
+    assert set(MONITORING) <= {kind for kind, child in seen.children.items() if child}
+    paths = [path.rpartition("/")[0].rpartition("/")[2] for _, path, _ in made._api.asked[1:]]
+    assert sorted(paths) == ["podmonitors", "prometheusrules"]
+
+
+async def test_one_of_the_kinds_alone_is_not_enough():
+    live = stored(sealed(service(resource())), uid="u1")
+    made = await filled(Response({"resources": [{"kind": "PodMonitor"}]}), services=[live])
+    assert not (await made.known(KEY)).monitoring_available
 
 
 async def test_the_answer_to_a_write_is_known_at_once():

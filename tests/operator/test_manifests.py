@@ -5,7 +5,7 @@ import re
 import pytest
 
 from octavo_operator import engine_args, manifests, names
-from octavo_operator.manifests import pod_monitor
+from octavo_operator.manifests import pod_monitor, prometheus_rule
 from octavo_operator.spec import read_spec
 from operator_samples import UID, made_deployment, resource, spec_of
 
@@ -40,6 +40,8 @@ FULL = {
         "annotations": {"team": "y"},
     },
 }
+
+LATENCY_ALERTS = ("OctavoFirstTokenLate", "OctavoTokensSlow")
 
 
 def rendered(**spec):
@@ -144,6 +146,7 @@ def test_every_child_is_owned_and_labelled(name):
         manifests.service(parent),
         manifests.disruption_budget(parent),
         pod_monitor(parent, spec),
+        prometheus_rule(parent, spec),
     ):
         head = child["metadata"]
         assert len(head["name"]) <= 63
@@ -182,6 +185,39 @@ def test_the_pod_monitor_names_the_service():
     assert endpoint["port"] == "management"
     assert endpoint["relabelings"][0]["targetLabel"] == "inferenceservice"
     assert endpoint["relabelings"][0]["sourceLabels"] == ["__meta_kubernetes_pod_label_octavo_dev_service"]
+
+
+def rules_of(**monitoring):
+    parent = resource("my.model", monitoring=monitoring)
+    made = prometheus_rule(parent, read_spec(parent))
+    return [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+
+
+def test_a_service_has_alerts_of_its_own():
+    """Every selector of theirs names it, as its pods' label does, so no other service's trouble is told twice."""
+    rules = rules_of()
+    assert len({rule["alert"] for rule in rules}) == 12
+    own = f'{{namespace="team",inferenceservice="{names.child_name("my.model")}"'
+    for rule in rules:
+        selectors = re.findall(r"octavo_[a-z_]+(\{?)", rule["expr"])
+        assert selectors == ["{"] * rule["expr"].count(own), rule["alert"]
+
+
+def test_objectives_are_taken_to_the_next_bound():
+    rules = rules_of(timeToFirstTokenSeconds=1.2, interTokenLatencySeconds=0.05)
+    late, slow = (next(rule for rule in rules if rule["alert"] == name) for name in LATENCY_ALERTS)
+    assert 'le=~"1[.]5"' in late["expr"]
+    assert "later than 1.5 s" in late["annotations"]["summary"]
+    assert 'le=~"0[.]05"' in slow["expr"]
+
+
+def test_an_objective_above_every_bound_is_the_last_bound():
+    (late, *_) = rules_of(timeToFirstTokenSeconds=300)
+    assert 'le=~"300|300[.]0"' in late["expr"]
+
+
+def test_alerts_can_be_left_out():
+    assert rules_of(alerts=False) == []
 
 
 def test_the_seal_changes_with_the_content_alone():

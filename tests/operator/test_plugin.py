@@ -203,7 +203,9 @@ def test_render_shows_what_the_operator_would_apply(tmp_path: Path, capsys: pyte
 
 def test_render_shows_the_jobs_of_a_fetched_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = {"model": {"source": "hf://org/name"}, "cache": {"persistentVolumeClaim": "models"}}
-    assert {"preflight", "load", "PodMonitor"} <= rendered(tmp_path, capsys, spec, "--monitoring").keys()
+    assert {"preflight", "load", "PodMonitor", "PrometheusRule"} <= rendered(
+        tmp_path, capsys, spec, "--monitoring"
+    ).keys()
 
 
 def test_render_refuses_what_the_api_server_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from octavo_operator import names
 from octavo_operator.errors import ApiError, Conflict
-from octavo_operator.manifests import DEPLOYMENT, POD_MONITOR
+from octavo_operator.manifests import DEPLOYMENT, MONITORING
 from octavo_operator.names import Key
 from octavo_operator.observed import (
     Observed,
@@ -235,4 +235,4 @@ class Died(BaseException):
     """The operator's process ends here."""
 
 
-MONITOR_KIND = POD_MONITOR[1]
+MONITORING_KINDS = {kind for _, kind in MONITORING}

@@ -29,7 +29,7 @@ with the audit log. No Secret, no pod creation, no exec, no roles.
   resources: [jobs]
   verbs: [list, watch, create, delete]
 - apiGroups: [monitoring.coreos.com]
-  resources: [podmonitors]
+  resources: [podmonitors, prometheusrules]
   verbs: [get, create, patch]
 # Patch: the deletion cost of the replica that goes first when the count is lowered.
 - apiGroups: [""]

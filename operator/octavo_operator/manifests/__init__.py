@@ -9,8 +9,10 @@ from octavo_operator.manifests.child import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     JOB,
+    MONITORING,
     NETWORK_POLICY,
     POD_MONITOR,
+    PROMETHEUS_RULE,
     SERVICE,
     SERVICE_ACCOUNT,
     Manifest,
@@ -21,7 +23,7 @@ from octavo_operator.manifests.child import (
 from octavo_operator.manifests.deployment import deployment, pod_template
 from octavo_operator.manifests.identity import service_account
 from octavo_operator.manifests.jobs import loader_job, preflight_job
-from octavo_operator.manifests.monitoring import pod_monitor
+from octavo_operator.manifests.monitoring import pod_monitor, prometheus_rule
 from octavo_operator.manifests.network import service, url
 from octavo_operator.manifests.network_policy import ManagementPeers, network_policy
 from octavo_operator.manifests.records import revisions_map
@@ -31,8 +33,10 @@ __all__ = [
     "DEPLOYMENT",
     "DISRUPTION_BUDGET",
     "JOB",
+    "MONITORING",
     "NETWORK_POLICY",
     "POD_MONITOR",
+    "PROMETHEUS_RULE",
     "SERVICE",
     "SERVICE_ACCOUNT",
     "ManagementPeers",
@@ -46,6 +50,7 @@ __all__ = [
     "pod_monitor",
     "pod_template",
     "preflight_job",
+    "prometheus_rule",
     "revisions_map",
     "sealed",
     "service",

@@ -19,6 +19,9 @@ SERVICE_ACCOUNT: Kind = ("v1", "ServiceAccount")
 CONFIG_MAP: Kind = ("v1", "ConfigMap")
 JOB: Kind = ("batch/v1", "Job")
 POD_MONITOR: Kind = ("monitoring.coreos.com/v1", "PodMonitor")
+PROMETHEUS_RULE: Kind = ("monitoring.coreos.com/v1", "PrometheusRule")
+MONITORING = (POD_MONITOR, PROMETHEUS_RULE)
+"""The Prometheus Operator's kinds, which not every cluster knows."""
 
 
 _SUFFIXES = {CONFIG_MAP: ("revisions",)}  # a ConfigMap of the service's own name may well be one of the user's

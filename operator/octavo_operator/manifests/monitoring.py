@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from octavo_operator import names
-from octavo_operator.manifests.child import POD_MONITOR, Manifest, metadata
-from octavo_operator.spec import Spec
+from octavo_operator.manifests.alerting import Scope
+from octavo_operator.manifests.alerts import Objectives, service_alerts
+from octavo_operator.manifests.child import POD_MONITOR, PROMETHEUS_RULE, Manifest, metadata
+from octavo_operator.spec import Monitoring, Spec
 
 _POD_LABEL = "__meta_kubernetes_pod_label_" + names.SERVICE_LABEL.replace(".", "_").replace("/", "_")
 
@@ -29,3 +31,27 @@ def pod_monitor(resource: Manifest, spec: Spec) -> Manifest:
             ],
         },
     }
+
+
+def prometheus_rule(resource: Manifest, spec: Spec) -> Manifest:
+    """The service's alerts. Without them it holds no group: so nothing needs to be deleted, and no right to do it."""
+    return {
+        "apiVersion": PROMETHEUS_RULE[0],
+        "kind": PROMETHEUS_RULE[1],
+        "metadata": metadata(resource, extra_labels=spec.monitoring.labels),
+        "spec": {"groups": [_group(resource, spec.monitoring)] if spec.monitoring.alerts else []},
+    }
+
+
+def _group(resource: Manifest, wish: Monitoring) -> Manifest:
+    head = resource["metadata"]
+    alerts = service_alerts(Scope.service(head["namespace"], head["name"]), _objectives(wish))
+    return {"name": "octavo-service", "rules": [alert.rendered() for alert in alerts]}
+
+
+def _objectives(wish: Monitoring) -> Objectives:
+    usual = Objectives()
+    return Objectives(
+        first_token=wish.time_to_first_token_seconds or usual.first_token,
+        inter_token=wish.inter_token_latency_seconds or usual.inter_token,
+    )

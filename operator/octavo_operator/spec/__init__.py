@@ -28,6 +28,7 @@ __all__ = [
     "Cache",
     "Engine",
     "Model",
+    "Monitoring",
     "Peer",
     "Resources",
     "Spec",
@@ -37,13 +38,30 @@ __all__ = [
 
 
 class Monitoring(Part):
-    """How Prometheus finds the service."""
+    """How Prometheus finds the service, and what it warns of."""
 
     labels: dict[str, LabelValue] | None = Field(
         default=None,
         max_length=16,
-        description="Labels of the PodMonitor, for a Prometheus that selects monitors by label.",
+        description="Labels of the PodMonitor and the PrometheusRule, for a Prometheus that selects them by label.",
         json_schema_extra=EMPTIED | cel.OWN_KEYS,
+    )
+    alerts: bool = Field(
+        default=True, description="Whether the PrometheusRule holds the service's alerts. Default: true."
+    )
+    time_to_first_token_seconds: float | None = Field(
+        default=None,
+        ge=0.005,
+        le=300,
+        description="Of 100 first tokens 99 should come within this many seconds, rounded up to a bound of the "
+        "histogram; otherwise an alert is raised. Default: 5.",
+    )
+    inter_token_latency_seconds: float | None = Field(
+        default=None,
+        ge=0.0005,
+        le=10,
+        description="Of 100 tokens 99 should follow the one before within this many seconds, rounded up to a bound of "
+        "the histogram; otherwise an alert is raised. Default: 0.2.",
     )
 
 
@@ -96,7 +114,9 @@ class Spec(Part):
         "(default): Surge, and InPlace for as long as the new replica finds no room.",
     )
     monitoring: Monitoring = Field(
-        default=Monitoring(), description="How Prometheus finds the service.", json_schema_extra=EMPTIED
+        default=Monitoring(),
+        description="How Prometheus finds the service, and what it warns of.",
+        json_schema_extra=EMPTIED,
     )
     restarted_at: str | None = Field(
         default=None,

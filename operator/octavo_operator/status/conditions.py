@@ -200,5 +200,8 @@ def monitoring(observed: Observed) -> Condition:
     if observed.monitoring_available:
         words = "Prometheus finds the replicas by a PodMonitor"
         return condition("MonitoringConfigured", "True", "PodMonitorApplied", words)
-    words = "the kind PodMonitor is not installed; once it is (Prometheus Operator), it is used within minutes"
+    words = (
+        "the kinds PodMonitor and PrometheusRule are not installed; once they are (Prometheus Operator), they are used "
+    )
+    words += "within minutes"
     return condition("MonitoringConfigured", "False", "PodMonitorKindMissing", words)

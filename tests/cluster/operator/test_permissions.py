@@ -117,8 +117,9 @@ def test_every_grant_is_used_and_every_use_is_granted(
     services.apply("audited", autoscaling={"maxReplicas": 1}, engine={"maxNumSeqs": 3})
     wait_for(lambda: len(services.pods("audited")) == 1, 60, "one replica less")
     grants = granted(services.namespace)
-    if not any(resource == "podmonitors" for _, resource in used(cluster, account)):
-        grants = {pair for pair in grants if pair[1] != "podmonitors"}  # its kind is not installed here
+    kinds = {"podmonitors", "prometheusrules"}
+    if not any(resource in kinds for _, resource in used(cluster, account)):
+        grants = {pair for pair in grants if pair[1] not in kinds}  # they are not installed here
     wait_for(lambda: grants <= set(used(cluster, account)), 45, f"the use of {grants - set(used(cluster, account))}", 1)
     assert set(used(cluster, account)) - grants == set(), "used without a grant in the chart"
 
