@@ -31,12 +31,14 @@ demo-down: venv ## Remove what the demo made, and the cluster
 
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	hack/cluster build helm s3
+	hack/promtool --version >/dev/null
 	$(PYTEST) -n auto $(PURE)
 	$(PYTEST) -n 2 $(BY_FILE) tests/engine tests/gpu --ignore tests/engine/pure
 	hack/with-cluster $(CLUSTER_TESTS)
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
 	hack/cluster build helm
+	hack/promtool --version >/dev/null
 	$(PYTEST) -q -n auto $(PURE)
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU

@@ -1,4 +1,7 @@
-"""PromQL over the engine's and the operator's metrics, limited to the service and the pods chosen above the board."""
+"""PromQL over the engine's and the operator's metrics, limited to what is chosen above the board.
+
+`$namespace`, `$service` and `$pod` are the board's variables: one service on some boards, any number on others.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 
 SERVICE = 'namespace="$namespace",inferenceservice="$service"'
 PODS = SERVICE + ',pod=~"$pod"'
+SERVICES = 'namespace=~"$namespace",inferenceservice=~"$service"'
 PERCENTILES = {"P50": "0.5", "P90": "0.9", "P99": "0.99"}
 
 
@@ -19,17 +23,31 @@ class Query:
 
 def series(metric: str, matchers: str = "") -> str:
     """The selector of an engine's metric; `matchers` narrows it further, e.g. `result="hit"`."""
-    return f"{metric}{{{PODS},{matchers}}}" if matchers else f"{metric}{{{PODS}}}"
+    return _selector(metric, PODS, matchers)
 
 
 def operator_series(metric: str, matchers: str = "") -> str:
     """The selector of what the operator says of the service. Its own pod is no concern of the board's reader."""
-    return f"{metric}{{{SERVICE},{matchers}}}" if matchers else f"{metric}{{{SERVICE}}}"
+    return _selector(metric, SERVICE, matchers)
+
+
+def services_series(metric: str, matchers: str = "") -> str:
+    """The selector of what is known of all chosen services: recorded series, the engines' or the operator's."""
+    return _selector(metric, SERVICES, matchers)
+
+
+def _selector(metric: str, chosen: str, matchers: str) -> str:
+    return f"{metric}{{{chosen},{matchers}}}" if matchers else f"{metric}{{{chosen}}}"
 
 
 def rate(metric: str, matchers: str = "") -> str:
     """The increase of a counter per second, over the window that Grafana finds fit."""
-    return f"rate({series(metric, matchers)}[$__rate_interval])"
+    return rate_of(series(metric, matchers))
+
+
+def rate_of(selector: str) -> str:
+    """The same of any selector."""
+    return f"rate({selector}[$__rate_interval])"
 
 
 def total(expr: str, *by: str) -> str:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 from grafana_foundation_sdk.builders import dashboard
-from grafana_foundation_sdk.cog.builder import Builder
-from grafana_foundation_sdk.models.dashboard import (
-    DashboardCursorSync,
-    VariableModel,
-    VariableOption,
-    VariableRefresh,
-    VariableSort,
-)
+from grafana_foundation_sdk.models.dashboard import VariableOption
 
-from boards import panels
+from boards import frame, panels
 from boards.panels import Events, Panel, bars, graph, labels
 from boards.queries import (
     PERCENTILES,
@@ -32,56 +23,29 @@ from boards.queries import (
 
 
 def board() -> dashboard.Dashboard:
-    """The whole board; its uid never changes, so that links and bookmarks stay valid."""
-    result = (
-        dashboard.Dashboard("Octavo / Service")
-        .uid("octavo-service")
-        .description(
-            "One InferenceService: latency, throughput, queue, KV cache, steps and start, by service and by pod."
-        )
-        .tags(["octavo"])
-        .time("now-30m", "now")
-        .refresh("10s")
-        .timezone("browser")
-        .tooltip(DashboardCursorSync.CROSSHAIR)
-        .variables(_variables())
-        .annotation(
-            Events("Scaling", happened(operator_series("octavo_operator_scaling_decisions_total")), "{{reason}}")
-        )
+    """The whole board."""
+    decided = happened(operator_series("octavo_operator_scaling_decisions_total"))
+    return frame.board(
+        frame.Frame(
+            title="Service",
+            uid="octavo-service",
+            description="One InferenceService: latency, throughput, queue, KV cache, steps and start, by service and by"
+            " pod.",
+            variables=[*frame.one_service(), _percentile()],
+            marks=[Events("Scaling", decided, "{{reason}}")],
+        ),
+        ROWS,
     )
-    numbers = count(1)
-    for title, content in ROWS.items():
-        result.with_row(dashboard.Row(title).id(next(numbers)))
-        for panel in content():
-            result.with_panel(panel.id(next(numbers)))
-    return result
 
 
-def _variables() -> list[Builder[VariableModel]]:
-    found_by = "octavo_requests_running"
-    in_namespace = f'{found_by}{{namespace="$namespace"}}'
-    in_service = f'{found_by}{{namespace="$namespace",inferenceservice="$service"}}'
-    choices = [VariableOption(text=name, value=share) for name, share in PERCENTILES.items()]
-    return [
-        dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"),
-        _label_variable("namespace", "Namespace", f"label_values({found_by}, namespace)"),
-        _label_variable("service", "Service", f"label_values({in_namespace}, inferenceservice)"),
-        _label_variable("pod", "Pod", f"label_values({in_service}, pod)")
-        .multi(True)
-        .include_all(True)
-        .all_value(".*")
-        .current(VariableOption(selected=True, text="All", value="$__all")),
+def _percentile() -> dashboard.CustomVariable:
+    return (
         dashboard.CustomVariable("percentile")
         .label("Percentile by pod")
         .values(", ".join(f"{name} : {share}" for name, share in PERCENTILES.items()))
-        .options(choices)
-        .current(VariableOption(selected=True, text="P99", value=PERCENTILES["P99"])),
-    ]
-
-
-def _label_variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
-    variable = dashboard.QueryVariable(name).label(label).datasource(panels.DATA_SOURCE).query(query)
-    return variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+        .options([VariableOption(text=name, value=share) for name, share in PERCENTILES.items()])
+        .current(VariableOption(selected=True, text="P99", value=PERCENTILES["P99"]))
+    )
 
 
 def _four_metrics() -> list[Panel]:
@@ -181,28 +145,31 @@ def _queue() -> list[Panel]:
 
 
 def _replicas() -> list[Panel]:
-    desired = operator_series("octavo_operator_replicas_desired")
-    figures = "octavo_operator_scaling_input"
+    replicas, figures = "octavo_operator_service_replicas", "octavo_operator_scaling_input"
+    ready, present = (highest(operator_series(replicas, f'state="{state}"')) for state in ("ready", "present"))
     return [
         graph(
             "Replicas",
             "Desired above ready for long: pods start slowly, or the cluster has no accelerator for them; the"
             " conditions of the resource say which.",
             panels.COUNT,
-            Query(highest(desired), "desired"),
-            Query(highest(operator_series(figures, 'input="ready"')), "ready"),
-            Query(highest(operator_series(figures, 'input="starting"')), "starting"),
-            width=12,
+            Query(highest(operator_series(replicas, 'state="desired"')), "desired"),
+            Query(ready, "ready"),
+            Query(f"{present} - {ready}", "starting"),
         ),
         graph(
             "What the autoscaler sees",
             "Requests waiting and running over all pods, and how many one replica can run. The marks on all graphs are"
-            " its decisions.",
+            " its decisions. Empty where replicas are fixed.",
             panels.COUNT,
             Query(highest(operator_series(figures, 'input="waiting"')), "waiting"),
             Query(highest(operator_series(figures, 'input="running"')), "running"),
             Query(highest(operator_series(figures, 'input="capacity"')), "capacity of a replica"),
-            width=12,
+        ),
+        labels(
+            "Conditions",
+            "What the operator says of the service, with the reason. The resource's status has the words.",
+            Query(total(operator_series("octavo_operator_service_condition"), "type", "status", "reason"), ""),
         ),
     ]
 
@@ -300,11 +267,33 @@ def _engine() -> list[Panel]:
             panels.TOKENS,
             *percentiles("octavo_step_tokens"),
         ),
+        graph(
+            "Roofline",
+            "The least time that the recent steps could take, over the time that they took, by what bounds it. Memory"
+            " near 1 in decodes: only larger batches or fewer bytes (quantization) give more. All below a half:"
+            " something else takes the time.",
+            panels.RATIO,
+            Query(highest(series("octavo_roofline_ratio"), "phase", "bound"), "{{phase}} {{bound}}"),
+        ),
         bars(
             "Start-up by phase",
             "The slowest pod's.",
             panels.SECONDS,
             Query(highest(series("octavo_startup_seconds"), "phase"), "{{phase}}"),
+        ),
+        graph(
+            "Pods by what they are at",
+            "From starting over warming to serving. Long in starting: a large model, a slow store, or a cache that is"
+            " not there.",
+            panels.COUNT,
+            Query(total(series("octavo_server_state"), "state"), "{{state}}"),
+            stacked=True,
+        ),
+        graph(
+            "Container restarts",
+            "Of the replicas that are there. Rising: the conditions have the container's last words.",
+            panels.COUNT,
+            Query(highest(operator_series("octavo_operator_service_restarts")), "restarts"),
         ),
         labels("Engine", "What runs.", Query(series("octavo_engine_info"), ""), width=12),
         labels("KV cache", "How it is laid out.", Query(series("octavo_cache_info"), ""), width=12),

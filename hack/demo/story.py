@@ -62,5 +62,5 @@ EXPLORE = f"""\
   hack/kubectl explain osvc.spec.engine              every field
   hack/kubectl -n {NAMESPACE} logs deploy/{SERVICE}    the engine's log
   {PROMETHEUS_URL}                        Prometheus, reachable from this machine
-  dashboards/service.json                            import into Grafana
+  dashboards/                                        import into Grafana
   make demo-down                                     remove it all"""

@@ -41,6 +41,14 @@ CHOICES: dict[str, dict[str, Values]] = {
         "off": {},
         "pods": {"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}},
         "service": {"monitoring": {"enabled": True, "kind": "ServiceMonitor", "interval": "1m"}},
+        "all": {
+            "monitoring": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "rules": {"enabled": True},
+                "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Octavo"}},
+            }
+        },
     },
     "network": {
         "open": {},

@@ -8,11 +8,23 @@ from prometheus_client import CollectorRegistry
 
 from octavo_engine.batch import SchedulerStats
 from octavo_engine.metrics import Metrics
-from octavo_operator.autoscaling import Decision, Inputs, Reason
+from octavo_engine.server.lifecycle import State
+from octavo_operator.autoscaling import Decision, Inputs, Limit, Reason
 from octavo_operator.metrics import Metrics as OperatorMetrics
 from octavo_operator.names import Key
+from octavo_operator.service_metrics import figures
 
 TARGET_LABELS = {"namespace", "pod", "inferenceservice"}  # given by the PodMonitor, or by the test node's Prometheus
+STATUS = {
+    **dict.fromkeys(("replicas", "readyReplicas", "desiredReplicas"), 1),
+    "conditions": [
+        {"type": kind, "status": status, "reason": reason}
+        for kind in ("Ready", "MetricsAvailable", "ScalingLimited")
+        for status in ("True", "False")
+        for reason in ("NoData", *(limit.value for limit in Limit))
+    ],
+}
+"""As much of a status as its series are made from."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +42,7 @@ def engine_series() -> dict[str, Series]:
     metrics.startup("weights", 1.0)
     metrics.engine_info(version="0")
     metrics.cache_info(block_size="16")
-    metrics.server_state(lambda: {"serving": 1.0})
+    metrics.server_state(lambda: dict.fromkeys(State, 0.0))
     return series_of(registry)
 
 
@@ -46,12 +58,18 @@ def operator_names() -> set[str]:
 
 
 def operator_registry() -> CollectorRegistry:
-    """An operator's metrics after its first scaling decision."""
-    registry = CollectorRegistry()
+    """An operator's metrics after it has looked at a service, met every kind of result and scaled once."""
+    registry, key = CollectorRegistry(), Key("default", "assistant")
     decision = Decision(
         replicas=2, previous=1, reason=Reason.QUEUE_GROWTH, message="", inputs=Inputs(throughput=1.0), wanted=2
     )
-    OperatorMetrics(registry).decided(Key("default", "assistant"), decision)
+    metrics = OperatorMetrics(registry)
+    metrics.decided(key, decision)
+    metrics.services.tell(key, figures(STATUS))
+    for result in ("ok", "error", "bug"):
+        metrics.reconciles.labels(result).inc()
+    metrics.errors.labels("Refused").inc()
+    metrics.api_requests.labels("GET", "pods", "200").inc()
     return registry
 
 

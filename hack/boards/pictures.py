@@ -1,0 +1,162 @@
+"""Draws a board from a real Prometheus, with matplotlib: the same panels in their places, the same queries.
+
+For pages about the boards, where no Grafana is at hand. What it draws is no pixel of Grafana's: axes, names and values
+are the same, looks are not.
+
+    PYTHONPATH=hack python -m boards.pictures dashboards/service.json --prometheus http://127.0.0.1:9090 \\
+        --set namespace=default --set service=assistant --minutes 10 --to service.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from boards.asking import Line, Span, ask
+
+Panel = Mapping[str, Any]
+Answers = Callable[[Panel], Sequence[Line]]
+
+COLUMNS = 24  # of a board's grid
+_INCHES_WIDE, _INCHES_A_ROW = 18.0, 0.3
+_POINTS = 120
+_TITLE, _SMALL = 9, 6.5
+_MOST_NAMES = 8
+_LIMIT_COLOUR = "#c4162a"
+
+
+def draw(board: Mapping[str, Any], answers: Answers) -> Figure:
+    """The whole board.
+
+    Args:
+        answers: what Prometheus says to all targets of a panel.
+    """
+    places = [panel["gridPos"] for panel in board["panels"]]
+    rows = max(place["y"] + place["h"] for place in places)
+    figure = Figure(figsize=(_INCHES_WIDE, rows * _INCHES_A_ROW))
+    for panel in board["panels"]:
+        axes = figure.add_axes(_place(panel["gridPos"], rows))
+        _KINDS[panel["type"]](axes, panel, [] if panel["type"] in ("row", "text") else answers(panel))
+    return figure
+
+
+def _place(place: Mapping[str, int], rows: int) -> tuple[float, float, float, float]:
+    """Left, bottom, width and height as shares of the figure, with room for the title above and the axis below."""
+    left, top, width, height = place["x"], place["y"], place["w"], place["h"]
+    above, below, aside = (0.1, 0.0, 0.0) if height == 1 else (1.0, 1.3, 0.9)
+    return (
+        (left + aside) / COLUMNS,
+        1 - (top + height - below) / rows,
+        (width - aside - 0.2) / COLUMNS,
+        (height - above - below) / rows,
+    )
+
+
+def _row(axes: Axes, panel: Panel, _: Sequence[Line]) -> None:
+    axes.axis("off")
+    axes.text(0, 0.3, panel["title"], fontsize=_TITLE + 3, fontweight="bold")
+
+
+def _words(axes: Axes, panel: Panel, _: Sequence[Line]) -> None:
+    _headline(axes, panel)
+    axes.axis("off")
+    parts = panel["options"]["content"].replace("**", "").replace("`", "").split("\n\n")
+    told = "\n\n".join(textwrap.fill(part, 46) for part in parts)
+    axes.text(0, 0.97, told, fontsize=_SMALL + 1, va="top")
+
+
+def _graph(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
+    _headline(axes, panel)
+    last = max((at for line in found for at, _ in line.points), default=0.0)
+    for line in found:
+        axes.plot([(at - last) / 60 for at, _ in line.points], [value for _, value in line.points], linewidth=1)
+    defaults = panel["fieldConfig"]["defaults"]
+    for step in defaults.get("thresholds", {}).get("steps", ())[1:]:
+        axes.axhline(step["value"], color=_LIMIT_COLOUR, linewidth=0.7, linestyle="--")
+    axes.set_ylim(bottom=0)
+    axes.grid(linewidth=0.3)
+    axes.tick_params(labelsize=_SMALL)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, defaults["unit"])))
+    axes.set_xlabel("minutes", fontsize=_SMALL, labelpad=1)
+    if found:
+        names = [line.name for line in found[:_MOST_NAMES]]
+        axes.legend(names, fontsize=_SMALL, loc="upper left", framealpha=0.6, borderpad=0.2, labelspacing=0.2)
+
+
+def _bars(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
+    _headline(axes, panel)
+    there = [line for line in found if line.points]
+    axes.barh([line.name for line in there], [line.points[-1][1] for line in there])
+    axes.tick_params(labelsize=_SMALL)
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, unit)))
+
+
+def _table(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
+    _headline(axes, panel)
+    axes.axis("off")
+    told = [f"{line.name}  {shown(line.points[-1][1], 'short')}" for line in found if line.points]
+    axes.text(0, 0.97, "\n".join(textwrap.fill(line, 110) for line in told), fontsize=_SMALL, va="top")
+
+
+_KINDS: dict[str, Callable[[Axes, Panel, Sequence[Line]], None]] = {
+    "row": _row,
+    "text": _words,
+    "timeseries": _graph,
+    "bargauge": _bars,
+    "table": _table,
+}
+
+
+def _headline(axes: Axes, panel: Panel) -> None:
+    axes.set_title(panel["title"], fontsize=_TITLE, loc="left", pad=3)
+
+
+def shown(value: float, unit: str) -> str:
+    """A value with its unit, short enough for an axis."""
+    if unit == "percentunit":
+        return f"{value:.0%}"
+    if unit == "s" and 0 < abs(value) < 1:
+        return f"{value * 1000:.3g} ms"
+    number = f"{value / 1000:.3g}k" if abs(value) >= 10_000 else f"{value:.3g}"
+    words = {"s": " s", "short": "", "reqps": " req/s"}.get(unit, " " + unit.removeprefix("suffix: "))
+    return number + words
+
+
+def main() -> int:
+    """Ask, draw, write; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m boards.pictures", description=(__doc__ or "").split("\n\n", 1)[0])
+    parser.add_argument("board", type=Path, help="a file of dashboards/")
+    parser.add_argument("--prometheus", required=True, metavar="URL")
+    parser.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE", help="a variable of the board")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how far back")
+    parser.add_argument("--rate-interval", default="1m", help="window of rates: at least four scrapes")
+    parser.add_argument("--to", type=Path, required=True, metavar="FILE", help=".svg or .png")
+    options = parser.parse_args()
+    given = dict(pair.partition("=")[::2] for pair in options.set)
+    variables = {"__rate_interval": options.rate_interval, "pod": ".*", "percentile": "0.99"} | given
+    now = time.time()
+    span = Span(now - options.minutes * 60, now, max(1.0, options.minutes * 60 / _POINTS))
+
+    def answers(panel: Panel) -> list[Line]:
+        return [line for target in panel["targets"] for line in ask(options.prometheus, target, variables, span)]
+
+    mpl.rcParams["svg.hashsalt"] = "octavo"  # the same answers give the same file
+    figure = draw(json.loads(options.board.read_text(encoding="utf-8")), answers)
+    figure.savefig(options.to, metadata={"Date": None} if options.to.suffix == ".svg" else None, dpi=80)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
