@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +26,10 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointInvalid, EngineDead
 from octavo_engine.model.spec import read_spec
 from octavo_engine.parallel.assignment import Assignment
-from octavo_engine.parallel.ranks import Ranks
+from octavo_engine.parallel.board import Board
+from octavo_engine.parallel.peers import TorchPeers
+from octavo_engine.parallel.ranks import Ranks, meet
+from octavo_engine.parallel.team import Team
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from serving_process import PORTS, launch
@@ -143,8 +148,8 @@ def tiny(tmp_path: Path) -> Path:
     return save_model(make_model("llama"), tmp_path)
 
 
-def started(path: Path) -> Ranks:
-    own = Assignment(
+def assignment(path: Path) -> Assignment:
+    return Assignment(
         rank=0,
         config=EngineConfig(model=str(path), tensor_parallel_size=2),
         device="cpu",
@@ -154,7 +159,23 @@ def started(path: Path) -> Ranks:
         threads=1,
         log_level=logging.INFO,
     )
-    return Ranks.start(own, read_spec(str(path)))
+
+
+def started(path: Path) -> Ranks:
+    return Ranks.start(assignment(path), read_spec(str(path)))
+
+
+@pytest.fixture
+def in_vain() -> Iterator[Callable[[], TorchPeers]]:
+    """A meeting at which one waits for the others until the test is over."""
+    over = threading.Event()
+
+    def wait() -> TorchPeers:
+        over.wait()
+        raise RuntimeError("nobody came")
+
+    yield wait
+    over.set()
 
 
 def test_what_a_rank_cannot_load_is_rank_0s_error_too(tiny: Path) -> None:
@@ -167,6 +188,42 @@ def test_what_a_rank_cannot_load_is_rank_0s_error_too(tiny: Path) -> None:
             ranks.team.wait_for("loaded")
     finally:
         ranks.close()
+
+
+def test_a_rank_that_ends_before_it_has_met_the_others_is_not_waited_for(
+    tiny: Path, in_vain: Callable[[], TorchPeers]
+) -> None:
+    """It has answered, and ends on its way to the meeting, at which rank 0 waits by now."""
+    board = Board.create(2)
+    team = Team.start([replace(assignment(tiny), rank=1, threads=-1)], board)
+    try:
+        with pytest.raises(EngineDead, match="rank 1 of 2 failed: RuntimeError"):
+            meet(team, in_vain)
+    finally:
+        team.close()
+        board.close()
+
+
+def test_a_meeting_to_which_nobody_comes_has_an_end(in_vain: Callable[[], TorchPeers]) -> None:
+    board = Board.create(2)
+    team = Team([], board)
+    try:
+        with pytest.raises(EngineDead, match=r"the ranks did not find each other \(not within 0.1 s\)"):
+            meet(team, in_vain, seconds=0.1)
+    finally:
+        team.close()
+        board.close()
+
+
+def test_a_rank_that_cannot_be_started_leaves_nothing_behind(
+    tiny: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    with pytest.raises(EngineDead, match="rank 1 cannot be started: No such file"):
+        started(tiny)
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_rank_that_fails_says_so_and_ends(tiny: Path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from octavo_engine.parallel.board import Board
 
-JOIN_SECONDS = 600.0  # for all ranks to meet; those that die meanwhile are noticed sooner
+JOIN_SECONDS = 600.0  # for all ranks to meet; rank 0 notices sooner when one has ended meanwhile
 # A meeting lasts as long as its slowest rank. Who does not come is noticed by rank 0's watchdog, long before this.
 MEETING = timedelta(hours=1)
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

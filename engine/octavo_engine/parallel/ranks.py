@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from octavo_engine.model.joined import Split
 from octavo_engine.model.sharding import shard_of, unevenness
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
-from octavo_engine.parallel.peers import TorchPeers, device_of, join
+from octavo_engine.parallel.peers import JOIN_SECONDS, TorchPeers, device_of, join
 from octavo_engine.parallel.team import Team
 
 log = logging.getLogger(__name__)
@@ -72,16 +73,17 @@ class Ranks:
         check_devices(own.device, own.size)
         if (words := unevenness(spec, own.size)) is not None:
             log.warning("%s", words)
+        device = device_of(own.device, 0)
         meeting, board = TemporaryDirectory(prefix="octavo-ranks-"), Board.create(own.size)
-        device, place = device_of(own.device, 0), Path(meeting.name) / "store"
-        team = Team.start([replace(own, rank=rank, place=str(place)) for rank in range(1, own.size)], board)
-        try:
+        place = Path(meeting.name) / "store"
+        with ExitStack() as failed:
+            failed.callback(meeting.cleanup)
+            failed.callback(board.close)
+            team = Team.start([replace(own, rank=rank, place=str(place)) for rank in range(1, own.size)], board)
+            failed.callback(team.close)
             team.wait_for("here")
             peers = meet(team, lambda: join(0, own.size, place, device, board))
-        except BaseException:
-            team.close()
-            meeting.cleanup()
-            raise
+            failed.pop_all()
         log.info("%d ranks have met", own.size)
         return cls(team, peers, Split(shard_of(spec, 0, own.size), peers), meeting)
 
@@ -104,11 +106,12 @@ class Ranks:
         self.meeting.cleanup()
 
 
-def meet(team: Team, join_others: Callable[[], TorchPeers]) -> TorchPeers:
-    """Our place among the ranks; raises EngineDead where they do not find each other."""
+def meet(team: Team, join_others: Callable[[], TorchPeers], seconds: float = JOIN_SECONDS) -> TorchPeers:
+    """Our place among the ranks; raises what ended one before it has met us, or EngineDead where they do not find each
+    other."""
     try:
-        return join_others()
-    except RuntimeError as error:
+        return team.unless_lost(join_others, seconds)
+    except (RuntimeError, TimeoutError) as error:
         raise team.broken(f"the ranks did not find each other ({error})") from error
 
 

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from octavo_engine import errors
 from octavo_engine.errors import EngineDead, OctavoError, StartupError
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 END_SECONDS = 5.0  # for a worker to end by itself
 EXIT_SECONDS = 2.0  # between a worker's last word and its exit code
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,20 @@ class Worker:
         descriptors = theirs.fileno(), board.descriptor
         command = [sys.executable, "-P", "-m", "octavo_engine.parallel.worker", *map(str, descriptors)]
         with theirs:
-            process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
-        ours.say(assignment.words)
+            try:
+                process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+            except OSError:
+                ours.close()
+                raise
+        with suppress(OSError):  # it has ended already: who listens to it says how
+            ours.say(assignment.words)
         return cls(assignment.rank, process, ours)
+
+    def kill(self) -> None:
+        """End it at once, and the line to it."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
 
 
 class Team:
@@ -62,14 +77,14 @@ class Team:
 
     @classmethod
     def start(cls, assignments: Sequence[Assignment], board: Board) -> Self:
-        """Start a worker for each; returns at once."""
+        """Start a worker for each; returns at once. Raises EngineDead where one cannot be, and leaves none."""
         workers: list[Worker] = []
         try:
             for assignment in assignments:
                 workers.append(Worker.start(assignment, board))  # noqa: PERF401 - those that run are ended below
         except OSError as error:
             for worker in workers:
-                worker.process.kill()
+                worker.kill()
             raise EngineDead(f"rank {len(workers) + 1} cannot be started: {error.strerror}") from error
         return cls(workers, board)
 
@@ -114,6 +129,32 @@ class Team:
             if self._lost is not None:
                 raise self._lost
             return [self._said[word][worker.rank] for worker in self._workers]
+
+    def unless_lost(self, call: Callable[[], Result], seconds: float) -> Result:
+        """What `call` returns or raises; raises the StartupError or EngineDead of a rank that is lost before, or
+        TimeoutError after so many seconds.
+
+        Then `call` is left behind in its thread: it may wait for that rank, and for ever. This thread hears signals
+        meanwhile, which a library that waits does not.
+        """
+        outcome: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(call())
+            except BaseException as error:
+                outcome.set_exception(error)
+            with self._news:
+                self._news.notify_all()
+
+        threading.Thread(target=run, name="octavo-meeting", daemon=True).start()
+        with self._news:
+            self._news.wait_for(lambda: outcome.done() or self._lost is not None, seconds)
+            if not outcome.done() and self._lost is not None:  # after it has met us, perhaps: then we have met it soon
+                self._news.wait_for(outcome.done, EXIT_SECONDS)
+            if not outcome.done():
+                raise self._lost or TimeoutError(f"not within {seconds:g} s")
+        return outcome.result()
 
     def latest(self, word: str) -> list[dict[str, Any]]:
         """What those workers said with that word that have said it."""
