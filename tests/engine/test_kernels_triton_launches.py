@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ import launched_cases
 from child_interpreter import interpret
 from cubins import Recorded, compiled, recording
 from launched_cases import BF16, FP16, UNITS, ProductCase
+from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.linear import plain_quantized
 from octavo_engine.kernels.pointwise import HeadNorms
 from octavo_engine.kernels.quantized import QuantizedLinear, QuantizedMatrix
 from octavo_engine.kernels.triton.pointwise import Pointwise
 from octavo_engine.kernels.triton.sampling import choice_of, draw
-from octavo_engine.kernels.triton.targets import A100, B200, H100, Target
+from octavo_engine.kernels.triton.targets import A100, B200, H100, Target, target_of
 from octavo_engine.kernels.triton.w4a16 import PackedLinear, Product, QuantizedProducts, shares_of
 from octavo_engine.kernels.triton.w4a16_layout import WORDS, PackedMatrix, block_inputs
 from quantized_checkpoints import Recipe, gptq, gptq_config, save_quantized
@@ -202,3 +204,10 @@ def test_errors_are_counted_in_units_of_the_last_place() -> None:
         found = (exact + torch.tensor([0, 2 * torch.finfo(dtype).eps, 0])).to(dtype)
         assert launched_cases.units_off(found, exact) == pytest.approx(2, abs=0.01)
     assert launched_cases.units_off(torch.tensor([torch.nan]), exact[:1]) == torch.inf
+
+
+def test_a_device_older_than_every_launch_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(name="Tesla T4", major=7, minor=5, multi_processor_count=40)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: found)
+    with pytest.raises(InvalidConfiguration, match=r"Tesla T4 has compute capability 7\.5, but the kernels need 8\.0"):
+        target_of(torch.device("cuda", 7))

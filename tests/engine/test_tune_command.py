@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,31 @@ from triton.runtime.errors import OutOfResources
 from octavo_engine import cli
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.triton import measured
-from octavo_engine.kernels.triton.targets import H100
+from octavo_engine.kernels.triton.targets import H100, TABLE
 from octavo_engine.tune import command
+from octavo_engine.tune.candidates import candidates
 from octavo_engine.tune.cases import Bench
 from octavo_engine.tune.settings import TuneConfig
 from octavo_engine.tune.stopwatch import FIRST, Stopwatch
 from tiny_models import make_model, save_model
 
 pytestmark = pytest.mark.engine
+
+
+NAME = "NVIDIA H100 80GB HBM3"
+
+
+def with_stopwatch(monkeypatch: pytest.MonkeyPatch, timer: Callable[[Any], float]) -> None:
+    """A GPU on which no kernel runs, and `timer` says how long each launch would have taken."""
+    plain_bench = command.bench_of
+
+    def bench_of(config: TuneConfig, _device: torch.device, _timer: Any) -> Bench:
+        return replace(plain_bench(config, torch.device("cpu"), lambda _call: 1.0), timer=timer)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: NAME)
+    monkeypatch.setattr(command, "bench_of", bench_of)
+    monkeypatch.setattr(command, "Stopwatch", lambda _device, _milliseconds: timer)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
@@ -44,29 +63,51 @@ def test_numbers_of_32_bits_are_not_tuned(tmp_path: Path) -> None:
 def test_what_is_found_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stopwatch that always finds the second launch twice as fast, and no kernel that runs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA H100 80GB HBM3")
     place = save_model(make_model("qwen2"), tmp_path / "model")
     tries: dict[int, int] = {}
-
-    def bench_of(config: TuneConfig, device: torch.device, _timer: Any) -> Bench:
-        return replace(plain_bench(config, torch.device("cpu"), lambda _call: 1.0), timer=timer)
 
     def timer(_call: Any) -> float:
         tries[0] = tries.get(0, 0) + 1
         return 1e-5 if tries[0] == 2 else math.inf if tries[0] == 3 else 2e-5
 
-    plain_bench = command.bench_of
-    monkeypatch.setattr(command, "bench_of", bench_of)
-    monkeypatch.setattr(command, "Stopwatch", lambda _device, _milliseconds: timer)
+    with_stopwatch(monkeypatch, timer)
     out = io.StringIO()
     assert command.tune(TuneConfig(model=str(place), dtype="bfloat16", context=40), out) == 0
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("NVIDIA H100 80GB HBM3: ")
+    assert lines[0].startswith(f"{NAME}: ")
     assert "decode16 16: 10.0 us, 2.00x the usual launch" in lines[1]
     assert str(measured.place()) in lines[-1]
-    rows = measured.find(measured.Circumstances.of("NVIDIA H100 80GB HBM3"))
+    rows = measured.find(measured.Circumstances.of(NAME))
     assert len(rows) == len(lines) - 2 >= 7
+
+
+def test_what_was_found_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of the second kernel."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = save_model(make_model("qwen2"), tmp_path / "model")
+    tries = count()
+
+    def timer(_call: Any) -> float:
+        if next(tries) > len(candidates("decode16", 16, TABLE[0].launch)) + 1:
+            raise KeyboardInterrupt
+        return 1e-5
+
+    with_stopwatch(monkeypatch, timer)
+    with pytest.raises(KeyboardInterrupt):
+        command.tune(TuneConfig(model=str(place), dtype="bfloat16", context=40), io.StringIO())
+    assert [row.kernel for row in measured.find(measured.Circumstances.of(NAME))] == ["decode16"]
+
+
+def test_where_nothing_can_be_kept_it_says_so_before_all_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    place, out = save_model(make_model("qwen2"), tmp_path / "model"), io.StringIO()
+    with_stopwatch(monkeypatch, lambda _call: 1e-5)
+    with pytest.raises(InvalidConfiguration, match="what was measured cannot be kept: "):
+        command.tune(TuneConfig(model=str(place), dtype="bfloat16", context=40), out)
+    assert len(out.getvalue().splitlines()) == 2, "the device, and the first kernel"
 
 
 class Event:

@@ -9,7 +9,7 @@ import torch
 
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.triton import measured
-from octavo_engine.kernels.triton.targets import target_of
+from octavo_engine.kernels.triton.targets import Row, target_of
 from octavo_engine.model.sharding import heaviest
 from octavo_engine.model.spec import read_spec
 from octavo_engine.tune.cases import Bench, Timer
@@ -21,25 +21,28 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def tune(config: TuneConfig, out: TextIO) -> int:
-    """Measure; 0 when all is kept. Raises InvalidConfiguration without a GPU, and what a checkpoint's headers raise."""
+    """Measure; 0 when all is kept. Raises InvalidConfiguration without a GPU or a place for what is found, and what a
+    checkpoint's headers raise."""
     check_device()
     device = torch.device("cuda")
     bench = bench_of(config, device, Stopwatch(device, config.milliseconds))
     circumstances = measured.Circumstances.of(torch.cuda.get_device_name(device))
     _say(out, f"{circumstances.device}: each launch is repeated for {config.milliseconds} ms")
-    rows = []
+    before = measured.find(circumstances)
+    rows: list[Row] = []
     for found in search(bench.cases()):
         _say(out, str(found))
         rows.append(found.row)
-    kept = measured.merged(measured.find(circumstances), rows)
-    try:
-        path = measured.keep(measured.Measurement(circumstances, version("octavo"), kept))
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"what was measured cannot be kept in {measured.place()}: {error.strerror}"
-        ) from error
-    _say(out, f"{path}: used by each start on such a device, until the kernels or Triton change")
+        _keep(circumstances, measured.merged(before, rows))  # each at once: who ends this early has the first ones
+    _say(out, f"{measured.place()}: used by each start on such a device, until the kernels or Triton change")
     return 0
+
+
+def _keep(circumstances: measured.Circumstances, rows: tuple[Row, ...]) -> None:
+    try:
+        measured.keep(measured.Measurement(circumstances, version("octavo"), rows))
+    except (OSError, RuntimeError) as error:
+        raise InvalidConfiguration(f"what was measured cannot be kept: {error}") from error
 
 
 def _say(out: TextIO, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pwd
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,11 +70,13 @@ def test_every_kernel_that_is_tuned_is_in_the_table() -> None:
     assert {row.kernel for row in TABLE} >= set(SPACES)
 
 
-def test_what_was_measured_goes_before_the_table_on_its_device_only() -> None:
+def test_what_was_measured_goes_before_the_table_on_its_device_for_its_size_only() -> None:
     usual = launch_on(H100, "norm_row", 4096)
     assert usual != ROW.launch
     assert launch_on(replace(H100, measured=(ROW,)), "norm_row", 4096) == ROW.launch
-    assert launch_on(replace(H100, measured=(ROW,)), "norm_row", 8192) == launch_on(H100, "norm_row", 8192)
+    for other in (1024, 8192):
+        assert launch_on(H100, "norm_row", other) != ROW.launch
+        assert launch_on(replace(H100, measured=(ROW,)), "norm_row", other) == launch_on(H100, "norm_row", other)
     assert launch_on(H100, "norm_row", 4096) == usual
 
 
@@ -119,6 +122,11 @@ BROKEN = {
         {"measurements": [{"device": "d", "triton": "3", "kernels": "a", "octavo": "0", "rows": [
             {"kernel": "k", "capability": 90, "size": 1, "warps": "4", "stages": 1, "blocks": {}}]}]}
     ),
+    "no names": json.dumps(
+        {"measurements": [{"device": "d", "triton": "3", "kernels": "a", "octavo": "0", "rows": [
+            {"kernel": "k", "capability": 90, "size": 1, "warps": 4, "stages": 1, "blocks": [64]}]}]}
+    ),
+    "too deep": "[" * 100_000,
 }  # fmt: skip
 
 
@@ -130,6 +138,18 @@ def test_a_broken_file_is_said_and_does_not_stop_a_start(content: str, caplog: p
     assert "is not used" in caplog.text
     measured.keep(Measurement(HERE, "0.1.0", (ROW,)))
     assert measured.find(HERE) == (ROW,)
+
+
+def test_without_a_home_nothing_is_found_and_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError("no account")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert measured.rows_for(HERE) == ()
+    with pytest.raises(RuntimeError, match="home"):
+        measured.keep(Measurement(HERE, "0.1.0", (ROW,)))
 
 
 def test_a_change_of_a_kernel_changes_the_digest(tmp_path: Path) -> None:

@@ -83,21 +83,25 @@ def _find(measurements: Sequence[Measurement], circumstances: Circumstances) -> 
 
 
 def read() -> list[Measurement]:
-    """All that the file has; empty when there is none."""
-    path = place()
+    """All that the file has; empty when there is none, or no home to look for it in."""
+    try:
+        path = place()
+    except RuntimeError:
+        return []
     try:
         if not path.exists():
             return []
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES} bytes")
         return [_measurement(entry) for entry in json.loads(path.read_text("utf-8"))["measurements"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         log.warning("%s is not used: %s: %s", path, type(error).__name__, error)
         return []
 
 
 def keep(measurement: Measurement) -> Path:
-    """Write it in place of an earlier one of the same device, whole or not at all; raises OSError."""
+    """Write it in place of an earlier one of the same device, whole or not at all; raises OSError, or RuntimeError
+    where there is no home to keep it in."""
     circumstances = measurement.circumstances
     others = [other for other in read() if other.circumstances.device != circumstances.device]
     entries = [_entry(each) for each in [*others, measurement]]
@@ -137,7 +141,7 @@ def _entry(measurement: Measurement) -> dict[str, Any]:
 
 
 def _measurement(entry: dict[str, Any]) -> Measurement:
-    """One entry, checked; raises ValueError, TypeError or KeyError."""
+    """One entry, checked; raises ValueError, TypeError, KeyError or AttributeError."""
     circumstances = Circumstances(str(entry["device"]), str(entry["triton"]), str(entry["kernels"]))
     return Measurement(circumstances, str(entry["octavo"]), tuple(_row(row) for row in entry["rows"]))
 

@@ -1,7 +1,7 @@
 """How each kernel is launched on each kind of device: a table of plain values, and nothing that is measured at a start.
 
 A row serves the compute capability it names and all later ones, up to the next row of its kernel: what is not in the
-table runs as its nearest relative does. Rows that were measured on a device go before those of the table.
+table runs as its nearest relative does. A row that was measured on a device goes before the table, for its own size.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from octavo_engine.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +43,10 @@ A100, H100, B200 = Target(80, 108), Target(90, 132), Target(100, 148)
 
 @cache
 def target_of(device: torch.device) -> Target:
-    """The device's own figures; an H100's where kernels are interpreted, which needs no device."""
+    """The device's own figures; an H100's where kernels are interpreted, which needs no device.
+
+    Raises InvalidConfiguration for a device that is older than all launches.
+    """
     if device.type != "cuda":
         return H100
     from torch.cuda import get_device_properties  # noqa: PLC0415 (the table itself does without torch)
@@ -49,8 +54,13 @@ def target_of(device: torch.device) -> Target:
     from octavo_engine.kernels.triton import measured  # noqa: PLC0415 (it makes rows of this table)
 
     found = get_device_properties(device)
-    rows = measured.rows_for(measured.Circumstances.of(found.name))
-    return Target(10 * found.major + found.minor, found.multi_processor_count, rows)
+    capability, least = 10 * found.major + found.minor, min(row.capability for row in TABLE)
+    if capability < least:
+        raise InvalidConfiguration(
+            f"{found.name} has compute capability {found.major}.{found.minor}, but the kernels need {least / 10} or"
+            " later: use --device cpu, or another device"
+        )
+    return Target(capability, found.multi_processor_count, measured.rows_for(measured.Circumstances.of(found.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,5 +160,9 @@ def launch_of(kernel: str, capability: int, size: int, table: Iterable[Row] = TA
 
 @cache
 def launch_on(target: Target, kernel: str, size: int) -> Launch:
-    """The launch on that device: what was measured there, if anything was, else the table's."""
-    return launch_of(kernel, target.capability, size, (*target.measured, *TABLE))
+    """The launch on that device: what was measured there for that size, else the table's.
+
+    A measurement says nothing of smaller sizes: it would do for them, but the table has rows that were made for them.
+    """
+    own = (row.launch for row in target.measured if (row.kernel, row.size) == (kernel, size))
+    return next(own, None) or launch_of(kernel, target.capability, size)
