@@ -60,13 +60,13 @@ def nucleus(weights: Weights, top_k: int, top_p: float) -> Ids:
 
 
 def largest(weights: Weights, count: int) -> Ids:
-    """The tokens with the `count` largest weights, largest first; of equal ones always the same."""
+    """The tokens with the `count` largest weights, largest first; of equal ones those with the lower numbers first."""
     blocks = _blocks(weights)
     # If `count` blocks have a token of at least some weight, the wanted ones have no less.
     values = blocks.max(axis=1) if count < len(blocks) else weights
     least = np.partition(values, len(values) - count)[len(values) - count]
     found = np.flatnonzero(weights >= least)
-    return found[np.argsort(-weights[found])[:count]]
+    return found[np.argsort(-weights[found], kind="stable")[:count]]  # other kinds: as a processor's instructions like
 
 
 def _blocks(weights: Weights) -> Weights:
