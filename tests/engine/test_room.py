@@ -105,3 +105,15 @@ def test_huge_pages_are_given_up_when_they_take_too_long_and_not_before(monkeypa
     populate = host_pool_module.Populate()
     assert {populate(0, host_pool_module.PIECE_BYTES) for _ in range(8)} == {0}
     assert advised == [True] * 3 + [False] * 5
+
+
+def test_a_device_that_does_not_give_what_it_had_is_no_crash(monkeypatch):
+    """Others took it in between, or it is free in pieces."""
+
+    def empty(*_size, **_how):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    geometry = CacheGeometry(layers=2, kv_heads=8, head_dim=128, bytes_per_value=2, block_size=16)
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(InsufficientMemory, match=r"does not give 1\.00 GiB for the KV cache: lower --gpu-memory"):
+        allocate(geometry, 8192, dtype=torch.bfloat16, device=CUDA)
