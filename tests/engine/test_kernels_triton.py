@@ -6,7 +6,7 @@ target's own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import torch
 from child_interpreter import interpret
 from cubins import Cubin, Recorded, compiled, recording
 from octavo_engine.kernels.attention import AttentionShape
+from octavo_engine.kernels.recorded import RecordedNumbers
 from octavo_engine.kernels.triton.decode import Decodes
 from octavo_engine.kernels.triton.kv_write import write_kv
 from octavo_engine.kernels.triton.mixed import Mixed
@@ -80,10 +81,12 @@ class Build:
     block_size: int = 16
     group: int = 4
     window: int | None = None
+    recorded: bool = False
 
     def __str__(self) -> str:
         kinds = "-".join(str(kind).removeprefix("torch.") for kind in (self.dtype, self.stored) if kind)
         more = f"-b{self.block_size}-g{self.group}" + ("" if self.window is None else f"-w{self.window}")
+        more += "-recorded" * self.recorded
         return f"{self.kernel}-sm_{self.target.capability}-d{self.head_dim}-{kinds}{more}"
 
     def launch(self) -> Recorded:
@@ -96,6 +99,8 @@ class Build:
     def _attend(self) -> None:
         pages, chunk = Pages.scattered([4000], self.block_size), self.kernel in {"mixed", "store_token"}
         layout = pages.layout([(0, 3990, 10 if chunk else 1)])
+        if self.recorded:
+            layout = replace(layout, max_context=8192, numbers=RecordedNumbers(layout.slots.device))
         shape = AttentionShape(self.block_size, 2, self.head_dim, self.dtype, 0.1, self.window)
         caches = [torch.empty(1, self.block_size, 2, self.head_dim, dtype=self.stored or self.dtype) for _ in range(2)]
         query = torch.empty(len(layout.slots), 2 * self.group, self.head_dim, dtype=self.dtype)
@@ -126,6 +131,10 @@ BUILDS = [
     Build("mixed", H100, 128, FP16, group=7, window=1000),
     *(Build(kernel, A100, 64, FP32) for kernel in ("decode", "mixed")),
     Build("merge", A100, 256),
+    Build("decode", A100, 80, recorded=True),
+    Build("decode", H100, 128, stored=E4M3, recorded=True),
+    Build("decode", B200, 128, window=1000, recorded=True),
+    *(Build("merge", target, recorded=True) for target in TARGETS),
 ]
 ALL_BUILDS = [
     Build(kernel, target, dim, dtype, stored, size, group, window)

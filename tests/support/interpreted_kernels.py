@@ -35,6 +35,8 @@ TRAFFIC_CASES = (
     TritonCase(((899, 1), (500, 1), (3, 1)), heads=8, kv_heads=2, dtype=BF16),  # cut
     TritonCase(((899, 1), (40, 1)), heads=2, kv_heads=2, window=300, dtype=BF16, block_size=32),
     TritonCase(((1499, 1),), heads=4, kv_heads=1, head_dim=80, dtype=BF16, stored=E4M3),
+    TritonCase(((299, 1), (40, 1), (0, 1)), heads=4, kv_heads=2, dtype=BF16, recorded=900),
+    TritonCase(((40, 1), (0, 1)), heads=4, kv_heads=2, dtype=BF16, recorded=900),  # not cut, as recorded it may be
 )
 
 
@@ -45,17 +47,20 @@ def units(cases: Sequence[TritonCase]) -> dict[str, float]:
 
 def traffic(case: TritonCase) -> dict[str, int]:
     """Bytes that one layer's decodes moved, and what the formula says of them."""
-    query, keys, values, layout = case.tensors("reference")
+    query, keys, values, plain = case.tensors("reference")
+    layout = case.as_launched(plain)
     shape = AttentionShape(case.block_size, case.kv_heads, case.head_dim, case.dtype, 0.1, case.window)
     output = torch.empty(query.shape, dtype=query.dtype)
     decodes = Decodes.of(layout, shape, H100)
     with interpreting.counting() as moved:
         decodes.attend(query, keys, values, output)
     tile = launch_of(table_name("decode", query, keys), H100.capability, padded_dim(case.head_dim)).blocks["TILE"]
-    pieces = decodes.pieces(case.heads // case.kv_heads, keys.itemsize, tile)
+    cut = decodes.cut(case.heads // case.kv_heads, keys.itemsize, tile)
+    pieces = cut.pieces(min(plain.max_context, decodes.window))
+    recorded = cut.most(min(layout.max_context, decodes.window)) if case.recorded else 1
     lengths = [start + 1 for start, _ in case.work]
     sizes = (case.heads, case.kv_heads, case.head_dim, case.block_size, query.itemsize, keys.itemsize, case.window)
-    expected = decode_traffic(DecodeShape(*sizes), lengths, pieces, tile)
+    expected = decode_traffic(DecodeShape(*sizes), lengths, pieces, tile, recorded)
     return {"counted": moved.bytes, "expected": expected.moved, "needed": expected.needed, "pieces": pieces.count}
 
 

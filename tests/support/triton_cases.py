@@ -8,6 +8,7 @@ import torch
 
 from attention_cases import Case, around
 from octavo_engine.kernels.attention import Backend, StepLayout, choose
+from octavo_engine.kernels.recorded import RecordedNumbers
 from paging import Pages
 
 # Scores, softmax and sums are float32 in both, but added up in another order. Rounded to 16 bits, what that changes is
@@ -22,9 +23,11 @@ class TritonCase(Case):
 
     stored: torch.dtype | None = None  # None: the queries' own
     largest: float = 1.0  # about how large keys and values are
+    recorded: int = 0  # tokens of the longest sequence that the step is recorded for; 0: it is not
 
     def __str__(self) -> str:
         kind = "" if self.stored is None else str(self.stored).removeprefix("torch.float8_") + "-"
+        kind += f"r{self.recorded}-" if self.recorded else ""
         return kind + ("" if self.largest == 1 else f"x{self.largest:g}-") + super().__str__()
 
     def tensors(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepLayout]:
@@ -42,6 +45,14 @@ class TritonCase(Case):
         query = torch.randn(len(layout.slots), self.heads, self.head_dim, generator=source)
         return query.to(self.dtype).to(self.device), keys, values, layout
 
+    def as_launched(self, layout: StepLayout) -> StepLayout:
+        """The layout as a recorded step has it, with its numbers set for a replay; else as it is."""
+        if not self.recorded:
+            return layout
+        numbers = RecordedNumbers(layout.slots.device)
+        numbers.update(layout.max_context)
+        return replace(layout, max_context=self.recorded, numbers=numbers)
+
     def units(self) -> float:
         """How far Triton's outputs are from the plain ones; NaN, and anything left unwritten, is infinitely far."""
         found, wanted = (self._attended(backend) for backend in BACKENDS)
@@ -49,6 +60,7 @@ class TritonCase(Case):
 
     def _attended(self, backend: Backend) -> torch.Tensor:
         query, keys, values, layout = self.tensors(backend)
+        layout = layout if backend == "reference" else self.as_launched(layout)
         scale = self.head_dim**-0.5
         return choose(backend).attend(query, keys, values, layout, scale=scale, window=self.window)
 
@@ -91,6 +103,21 @@ def decode_cases() -> list[TritonCase]:
         TritonCase(((1000, 1), (900, 1)), heads=4, kv_heads=4),  # in more pieces than are merged at a time
         TritonCase(((700, 1), (3, 1), (350, 1)), window=300, dtype=BF16),
         TritonCase(((400, 1), (3, 1), (350, 1)), dtype=BF16, heads=4, stored=E4M3),
+        *recorded_cases(),
+    ]
+
+
+def recorded_cases() -> list[TritonCase]:
+    """Decodes as they are replayed: with programs for longer contexts than there are, and for no longer ones; whole
+    sequences, cut ones, padding of one token; a window shorter and longer than what was recorded for."""
+    return [
+        TritonCase(FEW, recorded=91),
+        TritonCase(FEW, recorded=500, dtype=BF16),
+        TritonCase(((0, 1), (0, 1)), recorded=300, heads=4),  # nothing but padding
+        TritonCase(((300, 1), (40, 1), (0, 1)), recorded=700, dtype=BF16, heads=4),
+        TritonCase(((299, 1), (3, 1)), recorded=900, window=200, dtype=BF16, block_size=32),
+        TritonCase(((150, 1), (3, 1)), recorded=600, window=500, heads=2),
+        TritonCase(((400, 1), (0, 1)), recorded=800, dtype=BF16, heads=4, stored=E4M3),
     ]
 
 

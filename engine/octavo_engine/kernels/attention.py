@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.recorded import RecordedNumbers
+
 Backend = Literal["reference", "torch", "cpu", "triton"]
 
 
@@ -28,6 +30,7 @@ class StepLayout:
     max_query: int  # most tokens one sequence computes in this step
     max_context: int  # largest of context_lens
     num_decodes: int  # the first num_decodes sequences compute exactly one token
+    numbers: RecordedNumbers | None = None  # of a step that is recorded: then max_context is of all that it replays
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

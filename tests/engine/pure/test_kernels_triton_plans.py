@@ -10,9 +10,9 @@ from octavo_engine.kernels.triton.splits import (
     LONGEST_PIECE,
     MOST_PROGRAMS,
     PROGRAMS_A_PROCESSOR,
+    DecodeCut,
     Pieces,
     cut_chunks,
-    cut_decodes,
 )
 from octavo_engine.kernels.triton.targets import A100, B200, H100, KIB, TABLE, Launch, Row, Target, launch_of
 from octavo_engine.kernels.triton.traffic import DecodeShape, decode_traffic
@@ -20,15 +20,18 @@ from octavo_engine.kernels.triton.traffic import DecodeShape, decode_traffic
 TILE = 64
 
 
-def cut(context: int, sequences: int, *, kv_heads: int = 8, group: int = 4, cached_bytes: int = 2) -> Pieces:
-    return cut_decodes(
-        context=context,
+def way(sequences: int, *, kv_heads: int = 8, group: int = 4, cached_bytes: int = 2) -> DecodeCut:
+    return DecodeCut(
         units=sequences * kv_heads,
         processors=H100.processors,
         group=group,
         cached_bytes=cached_bytes,
         tile=TILE,
     )
+
+
+def cut(context: int, sequences: int, **sizes: int) -> Pieces:
+    return way(sequences, **sizes).pieces(context)
 
 
 @pytest.mark.parametrize("target", [A100, H100, B200, Target(86, 72), Target(89, 142), Target(120, 188)])
@@ -89,6 +92,16 @@ def test_pieces_cover_the_context_in_whole_tiles(
     assert pieces.of(context) == pieces.count
 
 
+@given(st.integers(1, 200_000), st.integers(1, 200_000), st.integers(1, 512), st.integers(1, 16), st.integers(1, 40))
+def test_a_recorded_step_has_programs_for_the_pieces_of_any_shorter_one(
+    one: int, other: int, sequences: int, kv_heads: int, group: int
+) -> None:
+    shorter, longest = sorted((one, other))
+    found = way(sequences, kv_heads=kv_heads, group=group)
+    assert 1 <= found.pieces(shorter).count <= found.most(longest)
+    assert found.most(longest) == 1 or sequences * kv_heads * found.most(longest) <= MOST_PROGRAMS
+
+
 @given(st.integers(1, 200_000), st.integers(1, 5000), st.sampled_from([16, 32, 64]))
 def test_chunks_are_cut_only_to_fill_the_device(context: int, units: int, tile: int) -> None:
     pieces = cut_chunks(context=context, units=units, processors=H100.processors, least=512, tile=tile)
@@ -118,16 +131,17 @@ shapes = st.builds(
 )
 
 
-def ratio(shape: DecodeShape, lengths: list[int]) -> float:
+def ratio(shape: DecodeShape, lengths: list[int], recorded_for: int | None = None) -> float:
     longest = max(lengths)
-    pieces = cut(
-        min(longest, shape.window or longest),
+    found = way(
         len(lengths),
         kv_heads=shape.kv_heads,
         group=shape.heads // shape.kv_heads,
         cached_bytes=shape.cached_bytes,
     )
-    return decode_traffic(shape, lengths, pieces, TILE).ratio
+    pieces = found.pieces(min(longest, shape.window or longest))
+    most = 1 if recorded_for is None else found.most(min(recorded_for, shape.window or recorded_for))
+    return decode_traffic(shape, lengths, pieces, TILE, most).ratio
 
 
 @given(shapes, st.integers(1, 20_000), st.integers(1, 256))
@@ -139,6 +153,23 @@ def test_decodes_of_like_lengths_move_hardly_more_than_they_must(shape: DecodeSh
 @given(shapes, st.lists(st.integers(1, 20_000), min_size=1, max_size=64))
 def test_decodes_of_any_lengths_move_little_more_than_they_must(shape: DecodeShape, lengths: list[int]) -> None:
     assert 1 <= ratio(shape, lengths) < 1.25
+
+
+@given(shapes.filter(lambda shape: shape.window is None), st.integers(2048, 20_000), st.integers(1, 32))
+def test_programs_that_a_recorded_step_does_not_need_cost_hardly_anything(
+    shape: DecodeShape, length: int, count: int
+) -> None:
+    """They look at two numbers and leave. Beside two thousand tokens that is nothing; beside ten it may be all there
+    is, but then the whole step is nothing beside its weights."""
+    assert 1 <= ratio(shape, [length] * count, recorded_for=131_072) < 1.1
+
+
+def test_an_idle_program_looks_at_two_numbers() -> None:
+    shape = DecodeShape(heads=8, kv_heads=2, head_dim=128, block_size=16, query_bytes=2, cached_bytes=2)
+    plain, recorded = (decode_traffic(shape, [300, 20], Pieces(3, 128), TILE, most) for most in (1, 10))
+    assert recorded.needed == plain.needed
+    looks = 2 * 2 * (10 * 2 - 3) * 4  # of both sequences, for each key head
+    assert recorded.moved - plain.moved == looks + 2 * 8 * 4  # and each merge at what a piece has
 
 
 def test_the_cost_model_in_figures() -> None:

@@ -110,6 +110,12 @@ def _attend_tiles(  # noqa: PLR0917
 
 
 @triton.jit
+def number(given, RECORDED: tl.constexpr):
+    """A number of the step: as it was given, or where a recorded step finds it on the device."""
+    return tl.load(given) if RECORDED else given
+
+
+@triton.jit
 def store_rows(  # noqa: PLR0917
     outputs, sums, saw, output, partial, piece_sums, row_valid, alone, token, head, piece, pieces,
     output_stride_t, output_stride_h,

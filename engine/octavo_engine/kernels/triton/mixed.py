@@ -18,7 +18,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.attention import AttentionShape, StepLayout
 from octavo_engine.kernels.triton.common import LOG2_E, attend_stretch, padded, padded_dim, store_rows, table_name
-from octavo_engine.kernels.triton.merge import LeftBehind
+from octavo_engine.kernels.triton.merge import Grid, LeftBehind
 from octavo_engine.kernels.triton.splits import Pieces, cut_chunks
 from octavo_engine.kernels.triton.targets import Target, launch_on
 
@@ -110,7 +110,7 @@ class Mixed:
         sequences = len(layout.context_lens)
         tiles = (len(query) - self.skipped) // (rows // group) + sequences - self.skipped
         pieces = self._pieces(tiles * shape.kv_heads, launch.blocks["TILE"])
-        left = LeftBehind.room_for(pieces, output)
+        left = LeftBehind.room_for(Grid(pieces.count, pieces.tokens), output)
         mixed[(tiles * shape.kv_heads, pieces.count)](
             query, key_cache, value_cache, layout.block_tables, layout.context_lens, layout.query_start, output,
             left.partial, left.sums,

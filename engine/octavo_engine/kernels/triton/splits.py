@@ -28,15 +28,28 @@ class Pieces:
         return -(-context // self.tokens)
 
 
-def cut_decodes(*, context: int, units: int, processors: int, group: int, cached_bytes: int, tile: int) -> Pieces:
-    """Pieces of a batch of decodes that see up to `context` tokens each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeCut:
+    """How a batch of decodes is cut, whatever its lengths."""
 
-    units: programs if nothing is cut, sequences x key heads; group: heads that share a key; cached_bytes: of one
-    number in the cache.
-    """
-    wanted = max(-(-PROGRAMS_A_PROCESSOR * processors // units), -(-context // LONGEST_PIECE))
-    affordable = min(context // shortest_piece(group, cached_bytes), MOST_PROGRAMS // units)
-    return _cut(context, min(wanted, affordable), tile)
+    units: int  # programs if nothing is cut: sequences x key heads
+    processors: int  # of the device
+    group: int  # heads that share a key
+    cached_bytes: int  # of one number in the cache
+    tile: int  # tokens
+
+    def pieces(self, context: int) -> Pieces:
+        """Where sequences see up to `context` tokens each."""
+        return _cut(context, self._affordable(context), self.tile)
+
+    def most(self, context: int) -> int:
+        """The most pieces of any batch that sees up to so many tokens: what a recorded step must have programs for."""
+        return max(1, int(self._affordable(context)))
+
+    def _affordable(self, context: int) -> float:
+        """Pieces that keep the device busy, and cost little; never fewer for a longer context."""
+        wanted = max(-(-PROGRAMS_A_PROCESSOR * self.processors // self.units), -(-context // LONGEST_PIECE))
+        return min(wanted, context // shortest_piece(self.group, self.cached_bytes), MOST_PROGRAMS // self.units)
 
 
 def cut_chunks(*, context: int, units: int, processors: int, least: int, tile: int) -> Pieces:
@@ -54,6 +67,11 @@ def shortest_piece(group: int, cached_bytes: int) -> float:
     each token.
     """
     return 2 * SUM_BYTES * group / (SUMS_SHARE * 2 * cached_bytes)
+
+
+def most_left_behind(group: int, head_dim: int) -> int:
+    """Bytes that the pieces of one layer's decodes leave for the merge, at most."""
+    return MOST_PROGRAMS * group * (head_dim + 1) * SUM_BYTES
 
 
 def _cut(context: int, count: float, tile: int) -> Pieces:

@@ -41,8 +41,13 @@ class Traffic:
         return self.moved / self.needed
 
 
-def decode_traffic(shape: DecodeShape, lengths: Sequence[int], pieces: Pieces, tile: int) -> Traffic:
-    """One step of sequences with `lengths` tokens each, the new one included."""
+def decode_traffic(shape: DecodeShape, lengths: Sequence[int], pieces: Pieces, tile: int, recorded: int = 1) -> Traffic:
+    """One step of sequences with `lengths` tokens each, the new one included.
+
+    recorded: pieces that a recorded step has programs for, if that is more than one; else the step is not recorded, or
+    recorded whole.
+    """
+    programs, looks = (pieces.count, 1) if recorded == 1 else (recorded, 2)  # each at a length, and at what a piece has
     needed = moved = 0
     for length in lengths:
         begin = 0 if shape.window is None else max(0, length - shape.window)
@@ -50,10 +55,10 @@ def decode_traffic(shape: DecodeShape, lengths: Sequence[int], pieces: Pieces, t
         queries = shape.heads * shape.head_dim * shape.query_bytes  # and as much for the outputs
         needed += cached + 2 * queries
         count = pieces.of(length - begin)
-        entries = _table_entries(begin, length, tile, shape.block_size) + pieces.count  # each program reads a length
+        entries = _table_entries(begin, length, tile, shape.block_size) + programs * looks
         moved += cached + (count + 1) * queries + shape.kv_heads * entries * INDEX_BYTES
-        if pieces.count > 1:
-            moved += _left_behind(shape, count)
+        if programs > 1:
+            moved += _left_behind(shape, count, looks)
     return Traffic(needed, moved)
 
 
@@ -64,7 +69,7 @@ def _table_entries(begin: int, end: int, tile: int, block_size: int) -> int:
     )
 
 
-def _left_behind(shape: DecodeShape, count: int) -> int:
+def _left_behind(shape: DecodeShape, count: int, looks: int) -> int:
     """What the merge reads, and what was written for it: a single piece has written its output itself."""
-    position = shape.heads * POSITION_BYTES
+    position = shape.heads * (POSITION_BYTES + (looks - 1) * INDEX_BYTES)
     return position if count == 1 else position + 2 * count * shape.heads * (shape.head_dim + 1) * SUM_BYTES
