@@ -21,7 +21,7 @@ from octavo_engine.engine import Engine
 from octavo_engine.kernels.attention import StepLayout
 from octavo_engine.metrics import Metrics
 from octavo_engine.runtime.kv_store import LayerCache
-from octavo_engine.runtime.runner import Runner
+from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
@@ -68,8 +68,7 @@ def null_engine(*, max_model_len: int, blocks: int, pause: float = 0.0) -> NullP
     tokenizer = load_tokenizer(str(packaged_gguf()))
     scheduler, sampler = build_scheduler(config, blocks), Sampler(eos_ids=tokenizer.eos_ids)
     runner = Runner(
-        NullModel(config.max_num_batched_tokens, pause),
-        [],
+        Steps(NullModel(config.max_num_batched_tokens, pause), []),
         block_size=config.block_size,
         device=torch.device("cpu"),
         sampler=sampler,

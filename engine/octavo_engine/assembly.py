@@ -30,7 +30,7 @@ from octavo_engine.request import Request
 from octavo_engine.runtime import host
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.room import as_loaded, room_of
-from octavo_engine.runtime.runner import Runner
+from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.pace import Pacer
@@ -236,7 +236,8 @@ def build_engine(
     sampler = Sampler(eos_ids=sorted(eos_ids))
     device = caches[0][0].device
     tell = None if ranks is None else ranks.team.tell
-    runner = Runner(decoder, caches, block_size=config.block_size, device=device, sampler=sampler, tell=tell)
+    steps = Steps(decoder, caches)
+    runner = Runner(steps, block_size=config.block_size, device=device, sampler=sampler, tell=tell)
     return Engine(
         scheduler=build_scheduler(config, num_blocks=len(caches[0][0])),
         runner=runner if ranks is None else LeadingRunner(runner, ranks.team),
@@ -245,6 +246,7 @@ def build_engine(
         eos_ids=eos_ids,
         max_model_len=max_model_len,
         pacer=Pacer(config.max_decode_slowdown),
+        overlap=config.async_scheduling and device.type != "cpu" and ranks is None,
     )
 
 

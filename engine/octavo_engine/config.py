@@ -86,6 +86,11 @@ class EngineConfig:
         minimum=1,
         maximum=1000,
     )
+    async_scheduling: bool = option(
+        True,
+        "decide and launch the next step while a CUDA device computes this one; without effect on a CPU, with several"
+        " ranks, and while a request with penalties runs",
+    )
     max_waiting_requests: int | None = option(
         None, "requests that may wait before new ones get 429; default: 4 x max-num-seqs", minimum=1
     )

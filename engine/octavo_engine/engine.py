@@ -1,18 +1,24 @@
-"""The step: schedule, run, update, report. Synchronous, single-threaded, and the only writer of scheduler state."""
+"""The step: schedule, launch, update, report. Single-threaded, and the only writer of scheduler state.
+
+With `overlap` a step is decided and launched while the device still computes the one before, whose tokens are known
+only then. Until they are, they are PROMISED: what is decided depends on how many tokens there are, not on which.
+"""
 
 from __future__ import annotations
 
 import heapq
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.errors import EngineDead, PromptTooLong
 from octavo_engine.output import Answer, Delta, IncrementalText
 from octavo_engine.pulse import Pulse
-from octavo_engine.request import EventKind, FinishReason, Request, Sampled
+from octavo_engine.request import PROMISED, EventKind, FinishReason, Request, Sampled, Status
 from octavo_engine.scheduling.pace import Pacer
 from octavo_engine.scheduling.scheduler import Scheduler
 
@@ -22,12 +28,19 @@ log = logging.getLogger(__name__)
 MAX_FAILED_STEPS = 3
 
 
-class Runner(Protocol):
-    """Computes a batch."""
+class Pending(Protocol):
+    """A launched batch."""
 
-    def run(self, batch: Batch) -> list[Sampled]:
-        """One outcome for each of `batch.sampling`, in that order. Raises EngineDead when it cannot go on at all; other
-        errors end the requests of the batch."""
+    def wait(self) -> list[Sampled]:
+        """One outcome for each of `batch.sampling`, in that order, when it is computed."""
+
+
+class Runner(Protocol):
+    """Computes batches, in the order in which they are launched."""
+
+    def launch(self, batch: Batch) -> Pending:
+        """Begin to compute a batch. Raises EngineDead when it cannot go on at all; other errors end the requests of the
+        batch. Blocks that are given to another request meanwhile are written by a later batch, and so after this."""
 
 
 class Recorder(Protocol):
@@ -50,6 +63,15 @@ class Output(NamedTuple):
     delta: Delta
 
 
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A batch that is being computed."""
+
+    batch: Batch
+    pending: Pending
+    at: float  # seconds on the engine's clock, when its step began
+
+
 class Engine:
     """Continuous batching over one model. Times are in seconds on `clock`, which is monotonic."""
 
@@ -63,6 +85,7 @@ class Engine:
         eos_ids: frozenset[int],
         max_model_len: int,
         pacer: Pacer | None = None,
+        overlap: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -77,13 +100,17 @@ class Engine:
         self._answers: dict[str, Answer] = {}
         self._deadlines: list[tuple[float, str]] = []
         self._failed_steps = 0
+        self._overlap = overlap  # False where the host computes: it has nothing to do meanwhile
+        self._num_dependent = 0  # requests that need their own tokens
+        self._flight: Flight | None = None
+        self._landed = -math.inf  # when the latest flight did
         self.pulse = Pulse()
         self.snapshot: SchedulerStats = scheduler.stats()
 
     @property
     def has_work(self) -> bool:
         """True while a step would do something."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or self._flight is not None
 
     def publish(self) -> None:
         """Replace `snapshot`, which any thread may read. A step does so as soon as it has decided, and at its end."""
@@ -117,6 +144,7 @@ class Engine:
         for deadline in {request.deadline, min(request.deadline, request.queue_deadline)}:
             heapq.heappush(self._deadlines, (deadline, request.id))
         request.note(self._clock(), EventKind.QUEUED)
+        self._num_dependent += request.needs_own_tokens
         self._scheduler.add(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Output | None:
@@ -134,29 +162,84 @@ class Engine:
         return blocks
 
     def step(self) -> list[Output]:
-        """Compute one batch. Raises EngineDead when steps fail again and again."""
+        """Launch a batch, and tell what came of the one before, or of this one where they do not overlap.
+
+        Raises EngineDead when steps fail again and again.
+        """
         started = self._clock()
-        expired = list(self._expire(started))
+        outputs = list(self._expire(started))
+        if not self._overlaps:
+            outputs += self._land()
         batch = self._scheduler.schedule(started, self._pacer.pace if self._pacer else None)
         self.publish()
-        if not batch.slices:
-            return expired
         try:
-            with self.pulse.computing(batch.kind):
-                sampled = self._runner.run(batch)
+            flight = self._launch(batch, started) if batch.slices else None
         except EngineDead:
             raise  # the runner itself knows that no later step can be computed
         except Exception:
+            outputs += self._land()
             self._metrics.step(batch, self._clock() - started)
-            return expired + self._fail(batch)
-        now = self._clock()
-        self._failed_steps = 0
-        self._metrics.step(batch, now - started)
-        if self._pacer is not None:
-            self._pacer.observe(batch, now - started)
-        outputs = self._update(batch, sampled, now)
+            return outputs + self._fail(batch)
+        outputs += self._land()
+        self._take_off(flight)
+        if not self._overlaps:
+            outputs += self._land()
         self.publish()
-        return expired + outputs
+        return outputs
+
+    @property
+    def _overlaps(self) -> bool:
+        return self._overlap and not self._num_dependent
+
+    def _launch(self, batch: Batch, started: float) -> Flight:
+        with self.pulse.computing(batch.kind):
+            return Flight(batch, self._runner.launch(batch), started)
+
+    def _take_off(self, flight: Flight | None) -> None:
+        """Account for a launched batch as if it were computed: whatever depends on it is computed after it."""
+        self._flight = flight
+        if flight is not None:
+            self._scheduler.computed(flight.batch)
+            if self._overlaps:
+                self._promise(flight.batch)
+
+    def _promise(self, batch: Batch) -> None:
+        """Count the tokens of a launched batch."""
+        for piece in batch.sampling:
+            request = piece.request
+            if request.status is Status.FINISHED:  # by a token that the step before gave, when this was launched
+                continue
+            request.tokens.append(PROMISED)
+            if len(request.tokens) >= self._answers[request.id].limit:
+                self._scheduler.expect_end(request)
+
+    def _land(self) -> list[Output]:
+        """Wait for the batch that is being computed, if one is, and take its tokens in."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return []
+        sampled = self._wait(flight)
+        now = self._clock()
+        seconds, self._landed = now - max(flight.at, self._landed), now  # the device had another batch before
+        self._failed_steps = 0
+        self._metrics.step(flight.batch, seconds)
+        if self._pacer is not None:
+            self._pacer.observe(flight.batch, seconds)
+        return [
+            self._advance(piece, outcome, now)
+            for piece, outcome in zip(flight.batch.sampling, sampled, strict=True)
+            if piece.request.status is not Status.FINISHED
+        ]
+
+    def _wait(self, flight: Flight) -> list[Sampled]:
+        try:
+            with self.pulse.computing(flight.batch.kind):
+                return flight.pending.wait()
+        except EngineDead:
+            raise
+        except Exception as error:  # whatever was launched after it rests on keys and values that may not be there
+            log.exception("a launched step failed")
+            raise EngineDead("a step failed after it was launched; the device may be lost") from error
 
     def _expire(self, now: float) -> Iterator[Output]:
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -169,17 +252,13 @@ class Engine:
             if (output := self.abort(request_id, reason)) is not None:
                 yield output
 
-    def _update(self, batch: Batch, sampled: Sequence[Sampled], now: float) -> list[Output]:
-        self._scheduler.computed(batch)
-        return [self._advance(piece, outcome, now) for piece, outcome in zip(batch.sampling, sampled, strict=True)]
-
     def _advance(self, piece: Slice, sampled: Sampled, now: float) -> Output:
-        """Append one token. What goes wrong here is one request's, never its neighbours'."""
+        """Take one token in. What goes wrong here is one request's, never its neighbours'."""
         request = piece.request
         try:
             if sampled.error is not None:
                 raise RuntimeError(sampled.error)
-            request.tokens.append(sampled.token_id)
+            request.tokens[piece.stop :] = (sampled.token_id,)  # in the place of what was promised, if it was
             delta = self._answers[request.id].push(sampled)
         except Exception:
             log.exception("request %s failed", request.id)
@@ -203,6 +282,8 @@ class Engine:
         return [output for output in outputs if output is not None]
 
     def _finish(self, request: Request, reason: FinishReason, now: float) -> None:
+        request.forget_promised()
+        self._num_dependent -= request.needs_own_tokens
         self._scheduler.finish(request, reason, now)
         del self._requests[request.id], self._answers[request.id]
         self._metrics.finished(request, now)

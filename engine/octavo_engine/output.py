@@ -20,6 +20,16 @@ class Delta(NamedTuple):
     stop_reason: str | int | None = None  # the stop string or stop id that matched
 
 
+class Known(NamedTuple):
+    """The outcomes of a step that is computed."""
+
+    outcomes: list[Sampled]
+
+    def wait(self) -> list[Sampled]:
+        """At once."""
+        return self.outcomes
+
+
 class IncrementalText(Protocol):
     """The detokenizer of one request."""
 
@@ -43,7 +53,7 @@ class Answer:
         params = request.params
         self._stop_ids = frozenset(params.stop_token_ids)
         self._end_ids = self._stop_ids if params.ignore_eos else self._stop_ids | eos_ids
-        self._limit = min(request.max_total_tokens, max_model_len)
+        self.limit = min(request.max_total_tokens, max_model_len)  # tokens at which it ends whatever they are
 
     def push(self, sampled: Sampled) -> Delta:
         """Take the token just appended to the request and decide whether it was the last."""
@@ -54,7 +64,7 @@ class Answer:
         text = self._text.push(token)
         if (stop := self._text.stopped) is not None:
             return Delta(text, (sampled,), FinishReason.STOP, stop)
-        if len(self._request.tokens) >= self._limit:
+        if len(self._request.tokens) >= self.limit:
             return Delta(text + self._text.finish(), (sampled,), FinishReason.LENGTH)
         return Delta(text, (sampled,))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+PROMISED = -1  # in `Request.tokens`: a launched step chooses this token, and only the device knows it yet
 MAX_EVENTS = 128  # lines of one timeline: a request that is preempted again and again does not fill the memory
 
 
@@ -110,6 +111,11 @@ class SamplingParams:
         """True when the likeliest token is always taken."""
         return self.temperature == 0.0
 
+    @property
+    def needs_own_tokens(self) -> bool:
+        """True when the host must know all tokens so far to choose the next."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
 
 class TokenLogprob(NamedTuple):
     """A token with its natural-log probability under the model's own distribution (before temperature and
@@ -153,7 +159,7 @@ class Request:
     """
 
     id: str
-    tokens: list[int]  # prompt, then output
+    tokens: list[int]  # prompt, then output; the last may be PROMISED
     params: SamplingParams
     arrival: float  # seconds, the engine's monotonic clock
     namespace: str = ""  # prefixes are shared within one namespace only
@@ -187,6 +193,11 @@ class Request:
         """Known tokens: the prompt and what was generated so far."""
         return len(self.tokens)
 
+    def forget_promised(self) -> None:
+        """Take back the token that nobody waits for any more."""
+        if self.tokens[-1] == PROMISED:
+            self.tokens.pop()
+
     @property
     def num_output(self) -> int:
         """Tokens generated so far."""
@@ -201,6 +212,11 @@ class Request:
     def begun(self) -> bool:
         """True once a step has computed some of it: it is accepted, and has a right to be finished."""
         return self.status is not Status.WAITING or self.num_preemptions > 0
+
+    @property
+    def needs_own_tokens(self) -> bool:
+        """True when the host must know all its tokens so far to choose the next."""
+        return self.params.needs_own_tokens
 
     @property
     def output_ids(self) -> list[int]:

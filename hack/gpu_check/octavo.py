@@ -30,7 +30,7 @@ from octavo_engine.model.parameters import Part, parameters_of
 from octavo_engine.model.weights import build_decoder
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.runtime.kv_store import allocate
-from octavo_engine.runtime.runner import Runner
+from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
 
 BLOCK, BUDGET, SPREAD = 16, 8192, 0.02
@@ -128,11 +128,12 @@ class Running:
         self._load, self._vocab = load, spec.vocab
         self._engine = Engine(
             scheduler=build_scheduler(config, num_blocks=blocks),
-            runner=Runner(decoder, caches, block_size=BLOCK, device=norm.device, sampler=Sampler(eos_ids=())),
+            runner=Runner(Steps(decoder, caches), block_size=BLOCK, device=norm.device, sampler=Sampler(eos_ids=())),
             metrics=NoMetrics(),
             detokenizer=lambda _request: NoText(),
             eos_ids=frozenset(),
             max_model_len=length,
+            overlap=True,
         )
 
     def timing(self) -> Timing:

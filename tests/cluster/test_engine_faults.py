@@ -21,10 +21,10 @@ import pathlib, sys, time
 from octavo_engine import cli
 from octavo_engine.runtime.runner import Runner
 
-frozen, compute = pathlib.Path("/tmp/frozen"), Runner.run  # the file outlives the container, not the pod
+frozen, compute = pathlib.Path("/tmp/frozen"), Runner.launch  # the file outlives the container, not the pod
 
 
-def run(self, batch):
+def launch(self, batch):
     asked = any(p.request.tokens[0] == {FREEZING_TOKEN} and p.request.num_output for p in batch.slices)
     if asked and not frozen.exists():
         frozen.touch()
@@ -32,7 +32,7 @@ def run(self, batch):
     return compute(self, batch)
 
 
-Runner.run = run
+Runner.launch = launch
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
 FLAGS = (

@@ -64,6 +64,7 @@ class Schedule:
     blocks: int
     block_size: int
     caching: bool
+    overlap: bool  # each step is launched before the tokens of the one before are looked at
 
 
 schedules = st.builds(
@@ -73,6 +74,7 @@ schedules = st.builds(
     blocks=st.sampled_from([28, 40, 300]),
     block_size=st.sampled_from([4, 16]),
     caching=st.booleans(),
+    overlap=st.booleans(),
 )
 
 
@@ -85,7 +87,8 @@ def test_any_schedule_gives_the_same_bits(decoders: list[Decoder], how: Schedule
     plain = Harness(decoder, caching=False)
     wanted = [plain.finish([plain.submit(*item)])[0] for item in zip(prompts, params, strict=True)]
     blocks = max(how.blocks, -(-(90 + 16) // how.block_size) + 1)  # the longest fits
-    harness = Harness(decoder, budget=how.budget, blocks=blocks, block_size=how.block_size, caching=how.caching)
+    options = {"budget": how.budget, "block_size": how.block_size, "caching": how.caching, "overlap": how.overlap}
+    harness = Harness(decoder, blocks=blocks, **options)
     requests = []
     for item in zip(prompts, params, strict=True):
         requests.append(harness.submit(*item))
@@ -118,7 +121,8 @@ def test_the_real_model(smollm2_gguf: Path) -> None:
     decoder = load(smollm2_gguf, torch.bfloat16)
     prompts = texts(random.Random(4), 10, decoder.spec.vocab, 120)
     wanted = Harness(decoder, caching=False).alone(prompts, SEEDED)
-    assert_same_bits(Harness(decoder, budget=50, blocks=36).together(prompts, SEEDED), wanted)
+    for overlap in (False, True):
+        assert_same_bits(Harness(decoder, budget=50, blocks=36, overlap=overlap).together(prompts, SEEDED), wanted)
 
 
 def test_the_promise_is_refused_where_it_would_not_hold(smollm2_gguf: Path) -> None:

@@ -25,7 +25,7 @@ def request(tokens: list[int] | None = None, output: list[int] | None = None, **
 
 
 def sample(logits: list[float], item: Request) -> int:
-    return Sampler(eos_ids=[EOS]).sample(torch.tensor([logits]), [item])[0].token_id
+    return Sampler(eos_ids=[EOS]).sample(torch.tensor([logits]), [item]).wait()[0].token_id
 
 
 def allowed(logits: list[float], **params: object) -> set[int]:
@@ -43,7 +43,7 @@ def test_frequencies_follow_the_distribution():
     sampler, item = Sampler(eos_ids=[]), request(temperature=2.0)
     logits = torch.tensor([0.1, 0.4, 0.3, 0.2]).log() * 2
     rows = logits.repeat(200, 1)
-    drawn = [out.token_id for _ in range(50) for out in sampler.sample(rows.clone(), [item] * 200)]
+    drawn = [out.token_id for _ in range(50) for out in sampler.sample(rows.clone(), [item] * 200).wait()]
     shares = torch.bincount(torch.tensor(drawn), minlength=4) / len(drawn)
     assert torch.allclose(shares, torch.tensor([0.1, 0.4, 0.3, 0.2]), atol=0.02)
 
@@ -119,12 +119,12 @@ def test_a_seed_repeats_itself_whoever_is_in_the_batch():
     torch.manual_seed(1)
     rows = torch.randn(6, 300)
     seeded = request(temperature=1.0, top_p=0.95, seed=42)
-    alone = Sampler(eos_ids=[]).sample(rows[3:4].clone(), [seeded])[0].token_id
+    alone = Sampler(eos_ids=[]).sample(rows[3:4].clone(), [seeded]).wait()[0].token_id
     others = [request(temperature=1.3, top_k=7) for _ in range(6)]
     for place in range(6):
         batch, mixed = list(others), rows.clone()
         batch[place], mixed[place] = seeded, rows[3]
-        assert Sampler(eos_ids=[]).sample(mixed, batch)[place].token_id == alone
+        assert Sampler(eos_ids=[]).sample(mixed, batch).wait()[place].token_id == alone
 
 
 def test_a_seed_gives_other_numbers_at_other_positions():
@@ -132,7 +132,7 @@ def test_a_seed_gives_other_numbers_at_other_positions():
     item = request(temperature=1.0, seed=7)
     drawn = set()
     for _ in range(20):
-        token = Sampler(eos_ids=[]).sample(logits.clone(), [item])[0].token_id
+        token = Sampler(eos_ids=[]).sample(logits.clone(), [item]).wait()[0].token_id
         item.tokens.append(token)
         drawn.add(token)
     assert len(drawn) > 15
@@ -141,7 +141,7 @@ def test_a_seed_gives_other_numbers_at_other_positions():
 def test_logprobs_are_the_models_own_before_anything_is_applied():
     logits = torch.tensor([[1.0, 2.0, 0.5, -1.0]])
     item = request([1], temperature=0.0, logprobs=2, repetition_penalty=5.0, logit_bias=((3, 50.0),))
-    outcome = Sampler(eos_ids=[]).sample(logits.clone(), [item])[0]
+    outcome = Sampler(eos_ids=[]).sample(logits.clone(), [item]).wait()[0]
     expected = logits[0].log_softmax(-1)
     assert outcome.token_id == 3
     assert outcome.logprob is not None
@@ -155,17 +155,30 @@ def test_a_row_of_nonsense_is_an_error_of_its_own(bad):
     logits = torch.tensor([[0.0, 1.0], [bad, 0.0], [1.0, 0.0]])
     for params in ({"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.5}):
         items = [request(temperature=0.0), request(**params), request(temperature=0.0)]
-        outcomes = Sampler(eos_ids=[]).sample(logits.clone(), items)
+        outcomes = Sampler(eos_ids=[]).sample(logits.clone(), items).wait()
         assert [outcome.error is None for outcome in outcomes] == [True, False, True]
         assert [outcomes[0].token_id, outcomes[2].token_id] == [1, 0]
 
 
 def test_everything_forbidden_is_an_error():
     bias = tuple((token, -math.inf) for token in range(3))
-    assert Sampler(eos_ids=[]).sample(torch.zeros(1, 3), [request(temperature=0.0, logit_bias=bias)])[0].error
+    assert Sampler(eos_ids=[]).sample(torch.zeros(1, 3), [request(temperature=0.0, logit_bias=bias)]).wait()[0].error
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-3, 50.0])
 def test_extreme_temperatures_stay_finite(temperature):
     item = replace(request(), params=SamplingParams(temperature=temperature, top_p=0.9))
-    assert Sampler(eos_ids=[]).sample(torch.tensor([[1e4, -1e4, 3.0]]), [item])[0].error is None
+    assert Sampler(eos_ids=[]).sample(torch.tensor([[1e4, -1e4, 3.0]]), [item]).wait()[0].error is None
+
+
+def test_how_many_logprobs_a_row_gets_is_its_own_affair():
+    logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(2))
+    logits[:, 7] = logits[:, 3] = 9.0  # two likeliest: which comes first must not depend on neighbours either
+    items = [request(temperature=0.0, logprobs=wanted) for wanted in (2, None, 0, 5, 2)]
+    together = Sampler(eos_ids=[]).sample(logits.clone(), items).wait()
+    alone = [
+        Sampler(eos_ids=[]).sample(logits[row : row + 1].clone(), [item]).wait()[0] for row, item in enumerate(items)
+    ]
+    assert together == alone
+    assert [len(outcome.top_logprobs) for outcome in together] == [2, 0, 0, 5, 2]
+    assert together[1].logprob is None

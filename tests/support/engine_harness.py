@@ -13,9 +13,10 @@ from octavo_engine.batch import Batch
 from octavo_engine.engine import Engine
 from octavo_engine.memory import CacheGeometry
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.request import Request, Sampled, SamplingParams
+from octavo_engine.request import Request, SamplingParams
+from octavo_engine.runtime.drawn import Draw
 from octavo_engine.runtime.kv_store import allocate
-from octavo_engine.runtime.runner import Runner
+from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.policy import Policy
@@ -54,7 +55,7 @@ class RecordingSampler:
     inner: Sampler
     logits: dict[str, list[torch.Tensor]] = field(default_factory=dict)
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
         for row, request in zip(logits, requests, strict=True):
             self.logits.setdefault(request.id, []).append(row.clone())
         return self.inner.sample(logits, requests)
@@ -80,7 +81,8 @@ class Harness:
             spec.layers, spec.kv_heads, spec.head_dim, decoder.final_norm.element_size(), options["block_size"]
         )
         device = decoder.final_norm.device
-        caches = allocate(geometry, options["blocks"], dtype=decoder.final_norm.dtype, device=device)
+        spare = options.get("spare_blocks", 0)  # that no request gets
+        caches = allocate(geometry, options["blocks"] + spare, dtype=decoder.final_norm.dtype, device=device)
         for pair in caches:
             for tensor in pair:
                 tensor.fill_(float("nan"))
@@ -94,8 +96,7 @@ class Harness:
             policy=options.get("policy", Policy()),
         )
         self.runner = Runner(
-            decoder,
-            caches,
+            options.get("wrap", lambda steps: steps)(Steps(decoder, caches)),
             block_size=options["block_size"],
             device=device,
             sampler=self.sampler,  # type: ignore[arg-type]
@@ -108,6 +109,7 @@ class Harness:
             detokenizer=lambda request: NoText(),
             eos_ids=frozenset(spec.eos_ids),
             max_model_len=spec.max_positions,
+            overlap=options.get("overlap", False),
         )
 
     def submit(self, prompt: Sequence[int], params: SamplingParams = GREEDY, **fields: Any) -> Request:

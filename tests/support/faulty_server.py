@@ -25,7 +25,7 @@ from octavo_engine.batch import Batch
 from octavo_engine.config import EngineConfig, ServeSettings
 from octavo_engine.engine import Recorder
 from octavo_engine.model.spec import read_spec
-from octavo_engine.request import Sampled
+from octavo_engine.output import Known
 from octavo_engine.server.serve import serve
 from octavo_engine.tokenizer import Tokenizer
 from scripted_server import WINDOW, ScriptedModel, engine_around
@@ -63,7 +63,7 @@ class FaultyModel:
     def __init__(self, script: ScriptedModel, gate: Path) -> None:
         self._script, self._gate = script, gate
 
-    def run(self, batch: Batch) -> list[Sampled]:
+    def launch(self, batch: Batch) -> Known:
         while not self._gate.exists():
             time.sleep(0.01)
         for request in (piece.request for piece in batch.slices):
@@ -72,7 +72,7 @@ class FaultyModel:
                 time.sleep(SLOW_SECONDS)
             if wanted in FAULTS and request.num_output:
                 FAULTS[wanted]()
-        return self._script.run(batch)
+        return self._script.launch(batch)
 
 
 def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:

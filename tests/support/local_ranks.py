@@ -24,7 +24,7 @@ from octavo_engine.model.spec import read_spec
 from octavo_engine.parallel import wire
 from octavo_engine.runtime.inputs import StepPlan, inputs_of
 from octavo_engine.runtime.kv_store import LayerCache, allocate
-from octavo_engine.runtime.runner import step_logits
+from octavo_engine.runtime.runner import Steps
 
 MEETING_SECONDS = 60.0
 CPU = torch.device("cpu")
@@ -88,7 +88,7 @@ def several_ranks(
         try:
             with torch.inference_mode():
                 while (step := told.get()) is not None:
-                    step_logits(decoder, caches, inputs_of(wire.decode(step), block_size, CPU))
+                    Steps(decoder, caches)(inputs_of(wire.decode(step), block_size, CPU))
         except BaseException as fault:
             faults.append(fault)
             room.leave()

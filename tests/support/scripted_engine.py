@@ -10,6 +10,7 @@ from typing import Any
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.batch import Batch
 from octavo_engine.engine import Engine
+from octavo_engine.output import Known
 from octavo_engine.request import Request, Sampled
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.scheduler import Scheduler
@@ -27,11 +28,11 @@ class ScriptedRunner:
         self.gate.set()
         self.batches: list[Batch] = []
 
-    def run(self, batch: Batch) -> list[Sampled]:
+    def launch(self, batch: Batch) -> Known:
         assert self.gate.wait(10)
         self.batches.append(batch)
         self.before(batch)
-        return [self._sample(piece.request) for piece in batch.sampling]
+        return Known([self._sample(piece.request) for piece in batch.sampling])
 
     def _sample(self, request: Request) -> Sampled:
         return Sampled(-1, error="broken") if request.id in self.broken else Sampled(request.tokens[-1] + 1)

@@ -21,6 +21,7 @@ from octavo_engine.engine import Engine, Runner
 from octavo_engine.engine import Recorder as EngineRecorder
 from octavo_engine.history.recent import History
 from octavo_engine.history.timeline import Timeline
+from octavo_engine.output import Known
 from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
@@ -50,9 +51,9 @@ class ScriptedModel:
         made.gate.set()
         return made
 
-    def run(self, batch: Batch) -> list[Sampled]:
+    def launch(self, batch: Batch) -> Known:
         assert self.gate.wait(DEADLINE_SECONDS), "the test never opened the gate"
-        return [self._sample(piece.request) for piece in batch.sampling]
+        return Known([self._sample(piece.request) for piece in batch.sampling])
 
     def _sample(self, request: Request) -> Sampled:
         token = self.script[request.num_output % len(self.script)]

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from octavo_engine.batch import Batch, SchedulerStats
+from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.history.queue_log import QueueLog, settled, wait_lines
 from octavo_engine.history.timeline import Timeline, timeline
 from octavo_engine.request import EventKind, Request
@@ -37,9 +37,7 @@ class History:
         for request in batch.admitted:
             if not request.num_preemptions:
                 request.events[:] = settled(request.events, self.queue)
-            if request.num_missing == 1:
-                request.note_computed(batch.at, batch.at + seconds, 1)
-        for piece in batch.slices[batch.num_singles :]:  # nearly all slices of one token are decodes
+        for piece in batch.slices[batch.num_singles :] + _begun_by_one(batch):
             piece.request.note_computed(batch.at, batch.at + seconds, piece.count)
 
     def token(self, request: Request, at: float) -> None:
@@ -108,3 +106,9 @@ def is_called(name: str, item: Named) -> bool:
 def _place(item: Timeline) -> tuple[float, int]:
     number = item.id.rpartition("-")[2]
     return -item.arrival, int(number) if number.isdecimal() else 0
+
+
+def _begun_by_one(batch: Batch) -> tuple[Slice, ...]:
+    """Of the slices of one token those that begin a request; nearly all others are decodes."""
+    admitted = set(batch.admitted)
+    return tuple(piece for piece in batch.slices[: batch.num_singles] if piece.request in admitted) if admitted else ()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from octavo_engine.batch import Batch
 from octavo_engine.errors import EngineDead
+from octavo_engine.output import Known
 from octavo_engine.parallel.team import Team
 from octavo_engine.request import Sampled
 
@@ -26,10 +27,10 @@ class LeadingRunner:
     def __init__(self, inner: Inner, team: Team) -> None:
         self._inner, self._team = inner, team
 
-    def run(self, batch: Batch) -> list[Sampled]:
-        """One outcome for each of `batch.sampling`; raises EngineDead."""
+    def launch(self, batch: Batch) -> Known:
+        """Compute the batch; raises EngineDead."""
         try:
-            return self._inner.run(batch)
+            return Known(self._inner.run(batch))
         except EngineDead:
             raise
         except Exception as error:

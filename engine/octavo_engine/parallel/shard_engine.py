@@ -23,7 +23,7 @@ from octavo_engine.parallel.peers import TorchPeers, device_of, join
 from octavo_engine.runtime.inputs import inputs_of
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.room import as_loaded, room_of
-from octavo_engine.runtime.runner import step_logits
+from octavo_engine.runtime.runner import Steps
 
 
 class ShardEngine:
@@ -79,7 +79,7 @@ class ShardEngine:
     def step(self, data: bytes) -> None:
         """Compute a step, given as `wire.encode` gave it; raises NotAStep, and what a kernel or a lost peer raises."""
         inputs = inputs_of(wire.decode(data), self._assignment.config.block_size, self._device)
-        step_logits(self._decoder, self._caches, inputs)
+        Steps(self._decoder, self._caches)(inputs)
 
     def leave(self) -> None:
         """Part from the peers."""

@@ -1,4 +1,4 @@
-"""Tokens for a batch of logits on a device: greedy and random rows alike, and the host waits once, for the tokens."""
+"""Tokens for a batch of logits on a device: greedy and random rows alike, and the host waits for nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from functools import cache
 import torch
 
 from octavo_engine.request import Request
-
-UNHEALTHY = -1
 
 
 def serves(device: torch.device) -> bool:
@@ -25,8 +23,8 @@ def _has_triton() -> bool:
 
 def choose(
     logits: torch.Tensor, requests: Sequence[Request], uniform_of: Callable[[Request], float]
-) -> tuple[list[int], list[bool]]:
-    """The token of each row of `logits` `[rows, vocab]`, float32, and whether the row is healthy.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The token of each row of `logits` `[rows, vocab]`, float32, and whether the row is healthy: int64 and bool.
 
     A row whose largest logit is no finite number is not, and its token means nothing. `uniform_of` gives the number in
     [0, 1) that decides what a request that is not greedy gets.
@@ -49,10 +47,4 @@ def choose(
     ]
     if choices:
         sampling.draw(targets.target_of(logits.device), logits, largest, choices, tokens)
-    return read(tokens, largest)
-
-
-def read(tokens: torch.Tensor, largest: torch.Tensor) -> tuple[list[int], list[bool]]:
-    """Tokens and health of rows with these `largest` logits, waited for once."""
-    chosen: list[int] = torch.where(largest.isfinite(), tokens, UNHEALTHY).tolist()
-    return chosen, [token != UNHEALTHY for token in chosen]
+    return tokens, largest.isfinite()

@@ -14,6 +14,7 @@ import torch
 from octavo_engine.batch import Batch, Slice
 from octavo_engine.kernels.attention import StepLayout
 from octavo_engine.runtime.block_tables import BlockTables
+from octavo_engine.runtime.transfers import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,15 @@ class StepInputs:
         return self.sampling_rows is None or len(self.sampling_rows) > 0
 
 
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """Tokens of a step that the one before it has chosen, and that only the device knows."""
+
+    places: npt.NDArray[np.int64]  # where they belong in the step's tokens
+    rows: npt.NDArray[np.int64]  # of `tokens`, for each place
+    tokens: torch.Tensor  # int64 [rows], on the device: what the step before chose
+
+
 class InputBuilder:
     """Lays a batch's slices out one after another, in batch order (decodes first)."""
 
@@ -61,36 +71,45 @@ class InputBuilder:
         tables = self._tables.gather(requests, -(-longest // self._block_size))
         return StepPlan(starts, counts, np.array(samples), _tokens(batch.slices, counts.cumsum()), tables)
 
-    def inputs(self, plan: StepPlan) -> StepInputs:
+    def inputs(self, plan: StepPlan, promised: Promised | None = None) -> StepInputs:
         """The tensors of a plan."""
-        return inputs_of(plan, self._block_size, self._device)
+        return inputs_of(plan, self._block_size, self._device, promised)
 
 
-def inputs_of(plan: StepPlan, block_size: int, device: torch.device) -> StepInputs:
-    """A plan's tensors on that device."""
+def inputs_of(plan: StepPlan, block_size: int, device: torch.device, promised: Promised | None = None) -> StepInputs:
+    """A plan's tensors on that device, with the tokens that were promised in their places."""
     starts, counts, sequences = plan.starts, plan.counts, len(plan.starts)
     stops, ends = starts + counts, counts.cumsum()
     singles = int(np.count_nonzero(counts == 1))
     positions = _positions(starts, counts, ends, singles)
     blocks, offsets = np.divmod(positions, block_size)
     owners = np.arange(sequences) if singles == sequences else np.repeat(np.arange(sequences), counts)
-
-    def tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
-        made = torch.from_numpy(array)
-        return made if device.type == "cpu" else made.to(device)
-
+    every_row = ends[-1] == sequences and bool(plan.samples.all())
+    arrays = (
+        plan.tokens,
+        positions,
+        plan.tables[owners, blocks] * np.int64(block_size) + offsets,
+        np.concatenate(([0], ends)).astype(np.int32),
+        stops.astype(np.int32),
+        plan.tables,
+        *(() if every_row else (ends[plan.samples] - 1,)),
+        *((promised.places, promised.rows) if promised else ()),
+    )
+    tokens, placed, slots, query_start, context_lens, tables, *others = to_device(arrays, device)
+    if promised:
+        *others, places, rows = others
+        tokens.index_copy_(0, places, promised.tokens.index_select(0, rows))
     layout = StepLayout(
-        positions=tensor(positions),
-        slots=tensor(plan.tables[owners, blocks] * np.int64(block_size) + offsets),
-        query_start=tensor(np.concatenate(([0], ends)).astype(np.int32)),
-        context_lens=tensor(stops.astype(np.int32)),
-        block_tables=tensor(plan.tables),
+        positions=placed,
+        slots=slots,
+        query_start=query_start,
+        context_lens=context_lens,
+        block_tables=tables,
         max_query=int(counts.max()),
         max_context=int(stops.max()),
         num_decodes=singles,
     )
-    every_row = ends[-1] == sequences and bool(plan.samples.all())
-    return StepInputs(tensor(plan.tokens), layout, None if every_row else tensor(ends[plan.samples] - 1))
+    return StepInputs(tokens, layout, None if every_row else others[0])
 
 
 def _positions(

@@ -1,18 +1,26 @@
-"""Runs the model over a batch and samples: tensors, forward, logits, tokens."""
+"""Launches a batch: tensors, forward, logits, tokens. Where a device computes, the host goes on meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from octavo_engine.batch import Batch
 from octavo_engine.kernels.attention import StepLayout
-from octavo_engine.request import Sampled
-from octavo_engine.runtime.inputs import InputBuilder, StepInputs, StepPlan
+from octavo_engine.output import Known
+from octavo_engine.request import PROMISED, Request, Sampled
+from octavo_engine.runtime.drawn import Draw
+from octavo_engine.runtime.inputs import InputBuilder, Promised, StepInputs, StepPlan
 from octavo_engine.runtime.kv_store import LayerCache
 from octavo_engine.runtime.sampler import Sampler
+
+Compute = Callable[[StepInputs], torch.Tensor | None]
+"""One step's logits, float32 `[samples, vocab]`, or None where nothing is sampled. They are not kept: the next step may
+be computed into the same memory."""
 
 
 class Model(Protocol):
@@ -33,35 +41,59 @@ class Runner:
 
     def __init__(
         self,
-        model: Model,
-        caches: Sequence[LayerCache],
+        compute: Compute,
         *,
         block_size: int,
         device: torch.device,
         sampler: Sampler,
         tell: Callable[[StepPlan], None] | None = None,
     ) -> None:
-        self._model = model
-        self._caches = caches
+        self._compute = compute
         self._inputs = InputBuilder(block_size, device)
         self._sampler = sampler
         self._tell = tell
+        self._chosen: Draw | None = None  # by the step before
+        self._requests: list[Request] = []  # of each row of `_chosen`
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[Sampled]:
-        """Compute the batch; one outcome for each of `batch.sampling`, in that order."""
+    def launch(self, batch: Batch) -> Draw | Known:
+        """Begin to compute the batch, the steps before it being launched, but perhaps not computed."""
         plan = self._inputs.plan(batch)
         if self._tell is not None:
             self._tell(plan)
-        logits = step_logits(self._model, self._caches, self._inputs.inputs(plan))
+        logits = self._compute(self._inputs.inputs(plan, self._promised(batch, plan)))
         if logits is None:
-            return []
-        return self._sampler.sample(logits, [piece.request for piece in batch.slices if piece.samples])
+            return Known([])
+        self._requests = [piece.request for piece in batch.sampling]
+        self._chosen = self._sampler.sample(logits, self._requests)
+        return self._chosen
+
+    def run(self, batch: Batch) -> list[Sampled]:
+        """Compute the batch; one outcome for each of `batch.sampling`, in that order."""
+        return self.launch(batch).wait()
+
+    def _promised(self, batch: Batch, plan: StepPlan) -> Promised | None:
+        """The tokens that the step before chose, where the host does not know them yet: they are single ones."""
+        singles = plan.tokens[: batch.num_singles]
+        if not len(singles) or singles.min() != PROMISED:
+            return None
+        assert self._chosen is not None
+        (places,) = np.nonzero(singles == PROMISED)
+        rows = {request: row for row, request in enumerate(self._requests)}
+        found = [rows[batch.slices[place].request] for place in places.tolist()]
+        return Promised(places, np.array(found, np.int64), self._chosen.tokens)
 
 
-def step_logits(model: Model, caches: Sequence[LayerCache], inputs: StepInputs) -> torch.Tensor | None:
-    """Compute one step; float32 `[samples, vocab]`, or None where nothing is sampled."""
-    hidden = model.forward(inputs.tokens, inputs.layout, caches)
-    if not inputs.samples:
-        return None
-    return model.logits(hidden if inputs.sampling_rows is None else hidden[inputs.sampling_rows])
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A model over its cache, a step at a time, each computed as it comes."""
+
+    model: Model
+    caches: Sequence[LayerCache]
+
+    def __call__(self, inputs: StepInputs) -> torch.Tensor | None:
+        """float32 `[samples, vocab]`, or None where nothing is sampled."""
+        hidden = self.model.forward(inputs.tokens, inputs.layout, self.caches)
+        if not inputs.samples:
+            return None
+        return self.model.logits(hidden if inputs.sampling_rows is None else hidden[inputs.sampling_rows])

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from octavo_engine.request import Request, Sampled, SamplingParams, TokenLogprob
+from octavo_engine.request import Request, SamplingParams
 from octavo_engine.runtime import device_draw
+from octavo_engine.runtime.drawn import Draw, raw_logprobs
 from octavo_engine.runtime.host_draw import draw
+from octavo_engine.runtime.transfers import to_device
 
 # Sorting a whole vocabulary costs milliseconds. The nucleus nearly always lies within this many likeliest tokens; where
 # it does not, the row is sorted whole.
@@ -35,49 +37,52 @@ class Sampler:
         self._seeded = torch.Generator()
         self._shared.seed()
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[Sampled]:
+    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
         """One outcome a row. `logits` is float32 `[len(requests), vocab]` and is not kept; it may be changed."""
         if all(request.params.plain for request in requests):
-            chosen, healthy = likeliest(logits)
-            return list(map(Sampled, chosen)) if all(healthy) else list(map(_checked, chosen, healthy))
-        logprobs = _raw_logprobs(logits, requests)
+            return Draw(*likeliest(logits))
+        asked = raw_logprobs(logits, requests)
         for row, request in enumerate(requests):
             self._adjust(logits[row], request)
-        chosen, healthy = self._choose(logits, requests)
-        return [
-            _outcome(token, logprobs.get(row), requests[row].params) if healthy[row] else _NO_TOKEN
-            for row, token in enumerate(chosen)
-        ]
+        tokens, healthy = self._choose(logits, requests)
+        return Draw(tokens, healthy, asked)
 
-    def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> tuple[list[int], list[bool]]:
-        """Each row's token, and whether the row has one."""
+    def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each row's token, int64, and whether the row has one, bool."""
         if device_draw.serves(logits.device):
             return device_draw.choose(logits, requests, self._uniform)
-        chosen, healthy = likeliest(logits)
-        random = [row for row, request in enumerate(requests) if healthy[row] and not request.params.greedy]
+        tokens, healthy = likeliest(logits)
+        well = healthy.tolist()
+        random = [row for row, request in enumerate(requests) if well[row] and not request.params.greedy]
         if random:
-            drawn = self._draw(logits, requests, random)
-            for row, token in zip(random, drawn, strict=True):
-                chosen[row] = token
-        return chosen, healthy
+            tokens[random] = torch.tensor(self._draw(logits, requests, random), device=tokens.device)
+        return tokens, healthy
 
     def _adjust(self, row: torch.Tensor, request: Request) -> None:
         """Apply bias, penalties and the minimum length, in place; nothing is touched for a plain request."""
         params = request.params
         if params.repetition_penalty != 1.0:
-            seen = torch.tensor(sorted(set(request.tokens)), device=row.device)
+            (seen,) = to_device([np.array(sorted(set(request.tokens)))], row.device)
             values = row[seen]
             penalty = params.repetition_penalty
             row[seen] = torch.where(values > 0, values / penalty, values * penalty)
         if (params.presence_penalty or params.frequency_penalty) and request.num_output:
-            output = torch.tensor(request.output_ids, device=row.device)
-            used, counts = torch.unique(output, return_counts=True)
+            used, counts = to_device(np.unique(np.array(request.output_ids), return_counts=True), row.device)
             row[used] -= params.presence_penalty + params.frequency_penalty * counts
         if params.logit_bias:
             ids, biases = zip(*params.logit_bias, strict=True)
-            row[list(ids)] += torch.tensor(biases, device=row.device)
-        if request.num_output < params.min_tokens:
-            row[[*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)]] = -math.inf
+            places, added = to_device([np.array(ids), np.array(biases, np.float32)], row.device)
+            row[places] += added
+        if barred := self._barred(request):
+            (places,) = to_device([np.array(barred, np.int64)], row.device)
+            row.index_fill_(0, places, -math.inf)
+
+    def _barred(self, request: Request) -> Sequence[int]:
+        """What would end the answer, while it is shorter than its minimum."""
+        params = request.params
+        if request.num_output >= params.min_tokens:
+            return ()
+        return [*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)]
 
     def _draw(self, logits: torch.Tensor, requests: Sequence[Request], rows: Sequence[int]) -> list[int]:
         """Random tokens for those `rows`, by inverting the cumulative distribution at one uniform number a row.
@@ -101,18 +106,14 @@ class Sampler:
         return float(torch.rand((), generator=self._seeded, dtype=torch.float64))
 
 
-def likeliest(logits: torch.Tensor) -> tuple[list[int], list[bool]]:
+def likeliest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The likeliest token of each row of `[n, vocab]`, the first of equal ones, and whether its logit is a number."""
     if logits.device.type == "cpu":  # numpy's search compares whole vectors: a seventh of torch's time
         values = logits.numpy()
         tokens = values.argmax(-1)
-        return tokens.tolist(), np.isfinite(values[np.arange(len(tokens)), tokens]).tolist()
-    best, where = logits.max(dim=-1)
-    return device_draw.read(where, best)
-
-
-def _checked(token: int, healthy: bool) -> Sampled:
-    return Sampled(token) if healthy else _NO_TOKEN
+        return torch.from_numpy(tokens), torch.from_numpy(np.isfinite(values[np.arange(len(tokens)), tokens]))
+    best, tokens = logits.max(dim=-1)
+    return tokens, best.isfinite()
 
 
 def rescale(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
@@ -159,29 +160,3 @@ def _nucleus(scaled: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tens
 
 def _top_k_mass(scaled: torch.Tensor, top_k: int) -> torch.Tensor:
     return scaled.logsumexp(0) if top_k == scaled.shape[-1] else scaled.topk(top_k).values.logsumexp(0)
-
-
-_NO_TOKEN = Sampled(-1, error="the model's logits leave no token to choose (not a number, or all forbidden)")
-
-_RowLogprobs = tuple[torch.Tensor, tuple[TokenLogprob, ...]]
-
-
-def _raw_logprobs(logits: torch.Tensor, requests: Sequence[Request]) -> dict[int, _RowLogprobs]:
-    """The model's own log-probabilities, before anything is applied, for the rows that ask for them."""
-    asked: dict[int, _RowLogprobs] = {}
-    for row, request in enumerate(requests):
-        wanted = request.params.logprobs
-        if wanted is None:
-            continue
-        values = logits[row].log_softmax(-1)
-        top = values.topk(wanted)
-        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        asked[row] = values, tuple(TokenLogprob(token, value) for token, value in pairs)
-    return asked
-
-
-def _outcome(token: int, logprobs: _RowLogprobs | None, params: SamplingParams) -> Sampled:
-    if logprobs is None or params.logprobs is None:
-        return Sampled(token)
-    values, top = logprobs
-    return Sampled(token, TokenLogprob(token, float(values[token])), top)

@@ -51,6 +51,7 @@ class Scheduler:
         self._waiting = policy.make_queue(cache)
         self._running: list[Request] = []  # by rank
         self._prefilling: dict[Request, None] = {}  # those running that need more than one token
+        self._ending: set[Request] = set()  # those running that need nothing more
         self._arrivals = self._seen = 0  # how many came, and how many of them a step has looked at
         self._num_new = 0
         # What holds the head of the queue holds everyone behind it, so one reason serves them all.
@@ -95,6 +96,7 @@ class Scheduler:
         """Take a running request out, and its blocks back."""
         del self._running[bisect_left(self._running, request.rank, key=_rank)]
         self._prefilling.pop(request, None)
+        self._ending.discard(request)
         self._cache.release(request)
         self._waiting.stopped(request)
 
@@ -108,8 +110,9 @@ class Scheduler:
         plan = Plan(self._budget, now, self._cache.evicted_blocks)
         prefills = sorted(self._prefilling, key=_rank)
         decodes = self._running.copy()
-        if prefills:
-            decodes = [request for request in decodes if request not in self._prefilling]
+        if prefills or self._ending:
+            others = self._ending.union(self._prefilling)
+            decodes = [request for request in decodes if request not in others]
         if pace is not None and decodes:
             plan.limit_prompts(pace.prompt_tokens(self._num_prompts(len(prefills))))
         if len(decodes) < self._budget:
@@ -127,8 +130,8 @@ class Scheduler:
         return plan.batch(self._cache.evicted_blocks, self._blocked if self._waiting else None)
 
     def computed(self, batch: Batch) -> None:
-        """Record that a batch's K/V is written; its full blocks become findable. Call before new tokens are
-        appended."""
+        """Record that a batch's K/V is written, or will be before a later batch is computed; its full blocks become
+        findable. Call before new tokens are appended, and after those before are known."""
         for request, start, count, samples in batch.slices:
             if request.status is not Status.RUNNING:
                 continue
@@ -138,6 +141,11 @@ class Scheduler:
                 self._prefilling.pop(request, None)
             if keys := self._cache.written(request, start, start + count):
                 self._waiting.published(keys)
+
+    def expect_end(self, request: Request) -> None:
+        """A running request's last token is being computed: no step gives it more. Call after `computed`."""
+        if request.status is Status.RUNNING:
+            self._ending.add(request)
 
     def _num_prompts(self, prefilling: int) -> int:
         """Prompts that are being computed, and those that wait for that alone."""
@@ -157,8 +165,8 @@ class Scheduler:
 
     def _continue(self, request: Request, plan: Plan) -> None:
         """Give a running request its share, taking blocks from the last in rank if there are none left."""
-        if request.status is not Status.RUNNING:  # it lost its blocks to a better one in this very step
-            return
+        if request.status is not Status.RUNNING or request in self._ending:
+            return  # it lost its blocks to a better one in this very step, or it only waits for its last token
         missing = request.num_missing
         share = self._share(missing, plan)
         if share == 0:
