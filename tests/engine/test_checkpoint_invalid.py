@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported, StartupError
 from octavo_engine.kernels.attention import choose
 from octavo_engine.model.architecture import FAMILIES
+from octavo_engine.model.checkpoint_files import checkpoint_files
 from octavo_engine.model.loading import load_model
 from octavo_engine.model.spec import read_spec
 from tiny_models import make_model, save_model
@@ -214,6 +217,13 @@ def test_an_index_names_files_beside_itself_only(place: object, shards: Path) ->
         load(shards)
 
 
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": {}}', '{"weight_map": null}'])
+def test_an_index_without_files_is_damaged(text: str, shards: Path) -> None:
+    (shards / INDEX).write_text(text)
+    with pytest.raises(CheckpointInvalid, match=f"{INDEX} places no tensor in a file"):
+        load(shards)
+
+
 def test_weights_may_not_be_links_to_elsewhere(shards: Path) -> None:
     first = min(shards.glob("*.safetensors"))
     first.symlink_to(shutil.move(first, shards.parent / "elsewhere.safetensors"))
@@ -248,6 +258,17 @@ def test_a_shard_is_missing(shards: Path) -> None:
         load(shards)
 
 
+def test_an_old_index_does_not_count_beside_a_single_file(shards: Path) -> None:
+    """transformers saves a smaller model into the same directory, and removes the older one's shards only."""
+    whole = sorted(shards.glob("model-*.safetensors"))
+    (shards / WEIGHTS).write_bytes(b"of an older model")
+    assert checkpoint_files(shards)[0] == whole
+    save_model(make_model("llama"), shards)
+    assert (shards / INDEX).is_file()
+    assert checkpoint_files(shards) == ([shards / WEIGHTS], {})
+    load(shards)
+
+
 def test_pickles_are_refused_with_the_remedy(checkpoint: Path) -> None:
     (checkpoint / WEIGHTS).rename(checkpoint / "pytorch_model.bin")
     with pytest.raises(ModelUnsupported, match=r"pickles.*safe_serialization"):
@@ -260,6 +281,38 @@ def test_nothing_is_there(checkpoint: Path) -> None:
     (checkpoint / WEIGHTS).unlink()
     with pytest.raises(ModelNotFound, match="neither"):
         load(checkpoint)
+
+
+@pytest.mark.parametrize("pattern", ["config.json", "generation_config.json", INDEX, "*.safetensors"])
+def test_a_file_that_may_not_be_read_is_named(pattern: str, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with files of another user; root may read everything, so the system's answer is made up here."""
+    name = min(shards.glob(pattern)).name
+    _refuse(monkeypatch, name)
+    with pytest.raises(ModelNotFound, match=f"^{name} cannot be read: Permission denied$"):
+        load(shards)
+
+
+def test_so_is_a_gguf_file_and_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    _refuse(monkeypatch, "m.gguf")
+    with pytest.raises(ModelNotFound, match=r"^m\.gguf cannot be read: Permission denied$"):
+        load(tmp_path)
+    _refuse(monkeypatch, tmp_path.name)
+    with pytest.raises(ModelNotFound, match=r"cannot be read: Permission denied$"):
+        load(tmp_path)
+
+
+def _refuse(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Refuse to open the file of that name, or to list the directory."""
+    for method in ("open", "iterdir"):
+        real = getattr(Path, method)
+
+        def guarded(place: Path, *args: Any, real: Any = real, **options: Any) -> Any:
+            if place.name == name:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+            return real(place, *args, **options)
+
+        monkeypatch.setattr(Path, method, guarded)
 
 
 @pytest.mark.parametrize(

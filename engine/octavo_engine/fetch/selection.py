@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection
 
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelNotFound, ModelUnsupported
-from octavo_engine.model.checkpoint_files import INDEX, SINGLE, check_entry
+from octavo_engine.model.checkpoint_files import INDEX, SINGLE, check_index
 
 CONFIGS = (
     "config.json",
@@ -47,30 +47,25 @@ def _choose(names: Collection[str], read_index: Callable[[], bytes], where: str,
         return [_whole(named)]
     configs = [name for name in CONFIGS if name in names]
     if INDEX in names:
-        return [*configs, INDEX, *_shards(read_index(), names)]
+        shards = shards_of(read_index())
+        missing = [shard for shard in shards if shard not in names]
+        if not missing:
+            return [*configs, INDEX, *shards]
+        if SINGLE not in names:
+            raise CheckpointInvalid(f"{missing[0]} is named by {INDEX}, but the source does not hold it")
     safetensors = sorted(name for name in names if name.endswith(".safetensors"))
     if safetensors:
         return [*configs, _single(safetensors)]
     return [_only_gguf(names, where)]
 
 
-def _shards(index: bytes, names: Collection[str]) -> list[str]:
-    shards = shards_of(index)
-    missing = [shard for shard in shards if shard not in names]
-    if missing:
-        raise CheckpointInvalid(f"{missing[0]} is named by {INDEX}, but the source does not hold it")
-    return shards
-
-
 def shards_of(index: bytes) -> list[str]:
     """The files that an index names, each once; raises CheckpointInvalid for what is no index."""
     try:
-        weight_map = json.loads(index)["weight_map"]
-        entries = list(weight_map.items())
+        weight_map = dict(json.loads(index)["weight_map"].items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointInvalid(f"{INDEX} has no weight_map") from None
-    for tensor, file in entries:
-        check_entry(tensor, file)
+    check_index(weight_map)
     return sorted(set(weight_map.values()))
 
 

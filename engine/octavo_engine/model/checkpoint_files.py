@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from octavo_engine.errors import CheckpointInvalid
+from octavo_engine.errors import CheckpointInvalid, ModelNotFound
 from octavo_engine.model.fields import read_json
 from octavo_engine.model.gguf_file import FileBytes
 
@@ -23,13 +23,18 @@ def check_links(directory: Path, files: Iterable[Path]) -> None:
 
 
 def checkpoint_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
-    """The files that hold the weights, and the index's `tensor -> file` (empty without an index)."""
+    """The files that hold the weights, and the index's `tensor -> file` (empty without an index).
+
+    An index whose files are gone does not count beside a single file: transformers leaves it behind when it writes one.
+    """
+    single = (directory / SINGLE).is_file()
     if (directory / INDEX).is_file():
         weight_map = read_json(directory / INDEX).section("weight_map").values
-        for name, file in weight_map.items():
-            check_entry(name, file)
-        return [directory / file for file in sorted(set(weight_map.values()))], weight_map
-    if (directory / SINGLE).is_file():
+        check_index(weight_map)
+        shards = [directory / file for file in sorted(set(weight_map.values()))]
+        if not single or all(shard.is_file() for shard in shards):
+            return shards, weight_map
+    if single:
         return [directory / SINGLE], {}
     files = sorted(directory.glob("*.safetensors"))
     if len(files) != 1:
@@ -38,22 +43,27 @@ def checkpoint_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
 
 
 def map_file(path: Path) -> FileBytes:
-    """The content of a weight file, mapped; raises CheckpointInvalid where there is none."""
+    """The content of a weight file, mapped; raises CheckpointInvalid, or ModelNotFound where we may not read it."""
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise CheckpointInvalid(f"{path.name} is named by the index, but it is missing") from None
+    except OSError as error:
+        raise ModelNotFound(f"{path.name} cannot be read: {error.strerror}") from None
     except ValueError:
         raise CheckpointInvalid(f"{path.name} is damaged: the file is empty") from None
 
 
-def check_entry(name: str, file: object) -> None:
-    """Raise CheckpointInvalid unless an index's entry is sound.
+def check_index(weight_map: Mapping[str, object]) -> None:
+    """Raise CheckpointInvalid unless an index names files, each beside itself.
 
-    An index names files beside itself; anything else could read what the model's owner may not.
+    Anything else could read what the model's owner may not.
     """
-    if not isinstance(file, str) or PurePosixPath(file).name != file or not file.endswith(".safetensors"):
-        raise CheckpointInvalid(
-            f"{INDEX}: {name} is placed in {str(file)[:80]!r}, which is not a file beside the index"
-        )
+    if not weight_map:
+        raise CheckpointInvalid(f"{INDEX} places no tensor in a file")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or PurePosixPath(file).name != file or not file.endswith(".safetensors"):
+            raise CheckpointInvalid(
+                f"{INDEX}: {name} is placed in {str(file)[:80]!r}, which is not a file beside the index"
+            )

@@ -30,9 +30,9 @@ class Fields:
             raise self.wrong(key, value, "must be a whole number")
         return value
 
-    def size(self, key: str, most: int) -> int:
+    def size(self, key: str, most: int, default: int | None = None) -> int:
         """A whole number from 1 to `most`: what others are computed from."""
-        value = self.integer(key)
+        value = self.integer(key, default)
         if not 0 < value <= most:
             raise self.wrong(key, value, f"must be 1 to {most}")
         return value
@@ -100,13 +100,15 @@ class Fields:
 
 
 def read_json(path: Path) -> Fields:
-    """Read a JSON object; raises CheckpointInvalid naming the file."""
+    """Read a JSON object; raises ModelNotFound or CheckpointInvalid naming the file."""
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise CheckpointInvalid(f"{path.name} is larger than {MAX_CONFIG_BYTES} bytes")
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelNotFound(f"{path.name} is missing") from None
+    except OSError as error:
+        raise ModelNotFound(f"{path.name} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointInvalid(f"{path.name} is not valid JSON: {error}") from None
     if not isinstance(values, dict):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from octavo_engine.errors import CheckpointInvalid
+from octavo_engine.errors import CheckpointInvalid, ModelNotFound
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -55,12 +55,15 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Map a file and read its header; raises CheckpointInvalid."""
-        with path.open("rb") as file:
-            try:
-                return cls(path.name, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))  # torch wants it writable
-            except ValueError:
-                raise CheckpointInvalid(f"{path.name}: the file is empty") from None
+        """Map a file and read its header; raises CheckpointInvalid, or ModelNotFound where we may not read it."""
+        try:
+            with path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants it writable
+        except OSError as error:
+            raise ModelNotFound(f"{path.name} cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise CheckpointInvalid(f"{path.name}: the file is empty") from None
+        return cls(path.name, data)
 
     def invalid(self, problem: str) -> CheckpointInvalid:
         """An error that names the file."""

@@ -22,7 +22,13 @@ def find_checkpoint(path: str) -> Path:
     Raises ModelNotFound if there is none, ModelUnsupported if there are only pickles (they run code when read) or
     several `.gguf` files to choose from.
     """
-    place = Path(path)
+    try:
+        return _find(path, Path(path))
+    except OSError as error:
+        raise ModelNotFound(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _find(path: str, place: Path) -> Path:
     if place.is_file() and place.suffix == ".gguf":
         return place
     if not place.is_dir():

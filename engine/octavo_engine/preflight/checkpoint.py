@@ -50,7 +50,7 @@ def look_at_path(path: str) -> Checkpoint:
     weights, index = checkpoint_files(place)
     check_links(place, weights)
     shapes = _safetensors({file.name: map_file(file) for file in weights}, index)
-    configs = [place / name for name in (*CONFIGS, INDEX) if (place / name).is_file()]
+    configs = [place / name for name in (*CONFIGS, *([INDEX] if index else [])) if (place / name).is_file()]
     _check_tokenizer([file.name for file in configs])
     return Checkpoint(spec, shapes, *_local_facts(place, [*configs, *weights]))
 

@@ -73,6 +73,8 @@ def chosen(names: list[str], index: object = None, named: str | None = None) -> 
         (["model.safetensors", "consolidated.safetensors", "x.gguf", "pytorch_model.bin"], ["model.safetensors"]),
         (["other.safetensors", "train.py", "optimizer.pt"], ["other.safetensors"]),
         ([INDEX, "a.safetensors", "b.safetensors", "c.safetensors"], [INDEX, "a.safetensors", "b.safetensors"]),
+        ([INDEX, "a.safetensors", "b.safetensors", "model.safetensors"], [INDEX, "a.safetensors", "b.safetensors"]),
+        ([INDEX, "a.safetensors", "model.safetensors"], ["model.safetensors"]),  # the index is an older one: b is gone
     ],
 )
 def test_weights_are_chosen_as_the_engine_reads_them(names, weights):
@@ -98,6 +100,7 @@ def test_a_gguf_is_a_model_alone():
         ([INDEX, "/a.safetensors"], {"t": "/a.safetensors"}, CheckpointInvalid, "not a file beside"),
         ([INDEX], "nonsense", CheckpointInvalid, "no weight_map"),
         ([INDEX], None, CheckpointInvalid, "no weight_map"),
+        ([INDEX], {}, CheckpointInvalid, "places no tensor"),
         (["../x.gguf"], None, CheckpointInvalid, "no plain file name"),
         (["a\\b.gguf"], None, CheckpointInvalid, "no plain file name"),
         (["m-00001-of-00002.gguf"], None, ModelUnsupported, "split model"),
