@@ -18,7 +18,7 @@ from octavo_engine.errors import CheckpointInvalid, ModelUnsupported, StartupErr
 from octavo_engine.kernels.attention import choose
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_spec import ARCHITECTURES
+from octavo_engine.model.gguf_spec import ARCHITECTURES, spec_from_gguf
 from octavo_engine.model.gguf_tensors import LAYER, TOP
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.rope import inverse_frequencies
@@ -152,9 +152,10 @@ def test_a_window_that_is_stored_holds_for_every_layer(tmp_path: Path) -> None:
     check_logits(model, write_gguf(model, tmp_path / "m.gguf", metadata={"llama.attention.sliding_window": 9}))
 
 
-def test_linear_scaling_in_its_oldest_spelling(tmp_path: Path) -> None:
-    model = named(make_model("llama", **SIZES))
-    rope = read_spec(str(write_gguf(model, tmp_path / "m.gguf", metadata={"llama.rope.scale_linear": 4.0}))).rope
+@pytest.mark.parametrize("key", ["rope.scale_linear", "rope.scaling.factor"])
+def test_a_factor_without_a_type_is_linear(key: str, plain_model: Any, tmp_path: Path) -> None:
+    """The oldest spelling, and what llama.cpp makes of today's."""
+    rope = read_spec(str(write_gguf(plain_model, tmp_path / "m.gguf", metadata={f"llama.{key}": 4.0}))).rope
     assert rope.scaling == LinearScaling(4.0)
 
 
@@ -197,6 +198,7 @@ YARN_KEYS = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0
         ({"llama.final_logit_softcapping": 30.0}, ModelUnsupported, "softcapping"),
         ({"llama.attention.head_count_kv": [2, 2, 4]}, CheckpointInvalid, "head_count_kv"),
         ({"tokenizer.ggml.eot_token_id": 199}, CheckpointInvalid, "eot_token_id is 199"),
+        ({"split.count": 3}, ModelUnsupported, r"m\.gguf is one of 3 parts of a model; merge them"),
         ({"general.sampling.temp": 9.0}, CheckpointInvalid, "sampling.temp"),
         ({"general.sampling.top_p": 0.0}, CheckpointInvalid, "sampling.top_p"),
     ],
@@ -214,6 +216,29 @@ def test_two_scalings_at_once_are_refused(plain_model: Any, tmp_path: Path) -> N
     path = write_gguf(plain_model, tmp_path / "m.gguf", rope_freqs=factors, metadata=YARN_KEYS)
     with pytest.raises(ModelUnsupported, match="both as keys and as rope_freqs"):
         read_spec(str(path))
+
+
+WIDTHS = ("llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count")
+
+
+class Unread(bytes):
+    """A file of which no byte may be asked for any more."""
+
+    def __getitem__(self, part: Any, /) -> Any:
+        raise AssertionError(f"{part} is read")
+
+
+@pytest.mark.parametrize("width", [1 << 31, 32])
+def test_a_tensor_of_factors_is_not_read_before_it_is_what_the_widths_say(
+    width: int, plain_model: Any, tmp_path: Path
+) -> None:
+    """A header far away may claim a tensor of gigabytes."""
+    metadata = dict.fromkeys(WIDTHS, width)
+    path = write_gguf(plain_model, tmp_path / "m.gguf", rope_freqs=np.ones(8, dtype=np.float32), metadata=metadata)
+    file = GgufFile.open(path)
+    file.data = Unread(file.data[:])
+    with pytest.raises(CheckpointInvalid, match="key_length is 2147483648" if width > 32 else "must hold 16 float32"):
+        spec_from_gguf(file)
 
 
 @pytest.fixture(scope="module")

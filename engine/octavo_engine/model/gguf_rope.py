@@ -42,8 +42,12 @@ def read_gguf_rope(file: GgufFile, fields: Fields, prefix: str, head_dim: int, c
 
 
 def _keyed(fields: Fields, prefix: str, linear_key: str, context: int) -> Scaling | None:
-    """A scaling that is written as keys; `linear_key` is the oldest spelling of the linear one."""
-    kind = fields.values.get(prefix + "type", "linear" if fields.has(linear_key) else "none")
+    """A scaling that is written as keys; `linear_key` is the oldest spelling of the linear one.
+
+    A factor without a type is linear, as llama.cpp has it.
+    """
+    factor = fields.has(prefix + "factor") or fields.has(linear_key)
+    kind = fields.values.get(prefix + "type", "linear" if factor else "none")
     if kind not in KINDS:
         supported = f"{', '.join(KINDS)}, and {ROPE_FACTORS}"
         raise ModelUnsupported(f"rope scaling {kind!r} is not supported; supported are {supported}")
@@ -82,12 +86,12 @@ def _factor(fields: Fields, key: str) -> float:
 
 
 def _read_factors(file: GgufFile, head_dim: int) -> tuple[float, ...]:
-    info = file.tensors[ROPE_FACTORS]
-    size = 4 * (head_dim // 2)
-    data = file.data[info.offset : info.offset + size]
-    if info.kind != 0 or info.shape != (head_dim // 2,) or len(data) != size:
-        raise file.invalid(f"tensor {ROPE_FACTORS} must hold {head_dim // 2} float32 values")
-    factors = struct.unpack(f"<{head_dim // 2}f", data)
+    info, pairs = file.tensors[ROPE_FACTORS], head_dim // 2
+    described = info.kind == 0 and info.shape == (pairs,)  # before a byte of it is asked for
+    data = file.data[info.offset : info.offset + 4 * pairs] if described else b""
+    if not described or len(data) != 4 * pairs:
+        raise file.invalid(f"tensor {ROPE_FACTORS} must hold {pairs} float32 values")
+    factors = struct.unpack(f"<{pairs}f", data)
     if not all(math.isfinite(factor) and factor > 0 for factor in factors):
         raise file.invalid(f"tensor {ROPE_FACTORS} must hold positive values")
     return factors

@@ -34,6 +34,7 @@ HARMLESS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 def spec_from_gguf(file: GgufFile) -> ModelSpec:
     """The ModelSpec of a GGUF file; raises ModelUnsupported or CheckpointInvalid naming the key."""
     fields = Fields(file.metadata, file.name)
+    _refuse_parts(fields)
     prefix = fields.values.get("general.architecture")
     if not isinstance(prefix, str) or prefix not in ARCHITECTURES:
         raise ModelUnsupported(
@@ -44,7 +45,7 @@ def spec_from_gguf(file: GgufFile) -> ModelSpec:
     family = family_of(ARCHITECTURES[prefix])
     heads, layers = fields.integer(f"{prefix}.attention.head_count"), fields.size(f"{prefix}.block_count", MAX_LAYERS)
     hidden = fields.integer(f"{prefix}.embedding_length")
-    head_dim = fields.integer(f"{prefix}.attention.key_length", hidden // max(heads, 1))
+    head_dim = fields.size(f"{prefix}.attention.key_length", MAX_DIMENSION, hidden // max(heads, 1))
     _refuse_variants(fields, prefix, head_dim)
     context = fields.size(f"{prefix}.context_length", MAX_DIMENSION)
     rope, vocab = read_gguf_rope(file, fields, prefix, head_dim, context), _embedding_rows(file)
@@ -73,6 +74,15 @@ def spec_from_gguf(file: GgufFile) -> ModelSpec:
         quantization=read_gguf_quantization(file),
         sampling=from_gguf(fields),
     )
+
+
+def _refuse_parts(fields: Fields) -> None:
+    """The first part alone says what the model is, and no part has all tensors."""
+    count = fields.integer("split.count", 1)
+    if count > 1:
+        raise ModelUnsupported(
+            f"{fields.name} is one of {count} parts of a model; merge them into one file (llama-gguf-split --merge)"
+        )
 
 
 def _refuse_variants(fields: Fields, prefix: str, head_dim: int) -> None:
