@@ -20,7 +20,9 @@ from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.costs import weight_bytes
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.lazy_weights import piece_of
 from octavo_engine.model.loading import load_model, open_checkpoint
+from octavo_engine.model.sharding import shard_of
 from octavo_engine.model.spec import read_spec
 from octavo_engine.preflight.checkpoint import look_at_path
 from paging import prefill_logits
@@ -285,6 +287,23 @@ def test_a_checkpoint_is_looked_at_by_its_headers(checkpoint: Path) -> None:
     assert found.spec.quantization is not None
     assert found.shapes[f"{UP}.qweight"] == (12, 80)
     assert weight_bytes(found.spec, 4) < weight_bytes(replace(found.spec, quantization=None), 4) / 1.5
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_what_a_rank_holds_is_what_is_counted(rank: int, tmp_path: Path) -> None:
+    """Also of weights of whose inputs it has some, in groups that are in no order: those are expanded."""
+    variant, recipe = RECIPES["gptq, by activation"]
+    spec, source = open_checkpoint(str(save_quantized(make_model(variant), tmp_path, recipe)))
+    shard = shard_of(spec, rank, 3)
+    held, expanded = 0, set()
+    for part in (part for parts in shard.parameters.values() for part in parts):
+        few = source.quantized(part)
+        piece = torch.empty(part.wanted) if few is None else piece_of(few, part, torch.float32)
+        held += piece.nbytes
+        if few is not None and isinstance(piece, torch.Tensor):
+            expanded.add(part.module.rpartition(".")[2])
+    assert expanded == {"o_proj", "down_proj"}
+    assert held == weight_bytes(shard.spec, 4)
 
 
 def test_progress_ends_with_all_packed_bytes(checkpoint: Path) -> None:

@@ -18,6 +18,7 @@ MAX_WAYS = 1_000_000
 REPEAT = re.compile(r"(?<!\\)[*+{]")
 OPTIONAL = re.compile(r"(?<![\\(])\?")
 REPEATED_GROUP = re.compile(r"\)[*+{]")
+VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")  # there a space or a comment may stand between a group and its repetition
 BACKREFERENCE = re.compile(r"\\[1-9]|\(\?P=|\(\?\(")
 
 
@@ -39,6 +40,8 @@ def like(expression: str) -> NamePattern:
     """Names that begin as a regular expression says; raises ModelUnsupported for one that could take too long."""
     if REPEATED_GROUP.search(expression) or BACKREFERENCE.search(expression):
         raise _refusal(expression, "repeats a group, or refers to one")
+    if VERBOSE.search(expression):
+        raise _refusal(expression, "is a verbose one, whose repetitions are not seen")
     if ways(expression) > MAX_WAYS:
         raise _refusal(expression, "can match in too many ways")
     try:

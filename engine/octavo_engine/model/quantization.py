@@ -41,6 +41,11 @@ class Scheme:
     zero_points: bool = True  # False: stored codes lie around 2 ** (bits - 1)
     by_activation: bool = False  # groups were filled in the order of the inputs' activations, not of the inputs
 
+    @property
+    def scattered(self) -> bool:
+        """Whether neighbouring inputs may be in any groups: some of them are no matrix of the same form."""
+        return self.by_activation and self.group is not None
+
     def group_of(self, inputs: int) -> int:
         """Inputs of each group but the last, in a weight of so many inputs."""
         return inputs if self.group is None else self.group
@@ -69,6 +74,7 @@ class Quantization:
     method: str  # as in the config's `quant_method`
     rules: tuple[Rule, ...]  # the first that names a module decides
     embedding: bool = False  # they hold for the embedding, too, which otherwise is plain
+    cut: tuple[str, ...] = ()  # modules, by the last word of their names, of whose inputs only some are wanted
 
     @property
     def bits(self) -> tuple[int, ...]:
@@ -79,5 +85,7 @@ class Quantization:
         return f"{self.method}, {' and '.join(map(str, self.bits))} bits"
 
     def scheme_of(self, module: str) -> Scheme | None:
-        """How that module's weight is stored; None: plainly. `module`: `model.layers.0.mlp.up_proj`, `lm_head`."""
-        return next((rule.scheme for rule in self.rules if rule.names.matches(module)), None)
+        """How that module's weight is kept; None: plainly. `module`: `model.layers.0.mlp.up_proj`, `lm_head`."""
+        scheme = next((rule.scheme for rule in self.rules if rule.names.matches(module)), None)
+        expanded = scheme is not None and scheme.scattered and module.rpartition(".")[2] in self.cut
+        return None if expanded else scheme

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.parameters import Parameters, Part, parameters_of
+from octavo_engine.model.quantization import Quantization
 
 ALIGNED = (64, 32, 16, 8)  # widths in whole cache lines and vectors, best first
 PAIR = 2  # the least: kernels read inputs of bfloat16 in pairs
+ROWS, COLUMNS = 0, 1  # dimensions of a weight
 ADDED_ONCE = (".output.bias", ".down.bias")  # of products whose parts are added up: rank 0 has them
 
 
@@ -41,7 +43,17 @@ class Shard:
             kv_heads=len(self.kv_heads),
             intermediate=len(self.intermediate),
             vocab=len(self.vocab),
+            quantization=self._quantization,
         )
+
+    @property
+    def _quantization(self) -> Quantization | None:
+        """As this rank keeps it: see `lazy_weights.piece_of` for what becomes of some inputs of scattered groups."""
+        found = self.whole.quantization
+        if found is None or self.size == 1:
+            return found
+        cut = (name for name, (dimension, _) in self._pieces().items() if dimension == COLUMNS)
+        return replace(found, cut=tuple(cut))
 
     @property
     def parameters(self) -> Parameters:
@@ -63,17 +75,16 @@ class Shard:
     def _pieces(self) -> dict[str, tuple[int, range]]:
         """Of each split module, the dimension of its weight that is split, and this rank's piece of it."""
         queries, keys = self._widths(self.heads), self._widths(self.kv_heads)
-        rows, columns = 0, 1
         return {
-            "q_proj": (rows, queries),
-            "k_proj": (rows, keys),
-            "v_proj": (rows, keys),
-            "o_proj": (columns, queries),
-            "gate_proj": (rows, self.intermediate),
-            "up_proj": (rows, self.intermediate),
-            "down_proj": (columns, self.intermediate),
-            "embed_tokens": (rows, self.vocab),
-            "lm_head": (rows, self.vocab),
+            "q_proj": (ROWS, queries),
+            "k_proj": (ROWS, keys),
+            "v_proj": (ROWS, keys),
+            "o_proj": (COLUMNS, queries),
+            "gate_proj": (ROWS, self.intermediate),
+            "up_proj": (ROWS, self.intermediate),
+            "down_proj": (COLUMNS, self.intermediate),
+            "embed_tokens": (ROWS, self.vocab),
+            "lm_head": (ROWS, self.vocab),
         }
 
     def _widths(self, heads: range) -> range:

@@ -18,6 +18,7 @@ from octavo_engine.model.name_patterns import MAX_WAYS, exactly, like, ways, wit
 from octavo_engine.model.parameters import Shape, check_tensors, parameters_of
 from octavo_engine.model.quantization import Packing, Quantization, Scheme
 from octavo_engine.model.quantization_config import read_quantization
+from octavo_engine.model.sharding import shard_of
 from octavo_engine.plan import document, text
 from octavo_engine.plan.estimate import make_plan
 from octavo_engine.plan.settings import PlanConfig
@@ -34,6 +35,12 @@ def packed(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
         f"group_{at}": {"targets": ["Linear"], "weights": WEIGHTS} | group for at, group in enumerate(groups or ({},))
     }
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": named} | fields
+
+
+def rotated(*locations: str) -> dict[str, Any]:
+    """A `transform_config` with one rotation, applied in those places."""
+    steps = [{"targets": ["Linear"], "location": location, "inverse": False} for location in locations]
+    return {"config_groups": {"R": {"type": "hadamard", "apply": steps}}}
 
 
 def read(values: dict[str, Any]) -> Quantization:
@@ -68,6 +75,7 @@ CT = Scheme(Packing.COMPRESSED_TENSORS, 4, 128, zero_points=False)
         ),
         (packed({"weights": WEIGHTS | {"actorder": "group"}}), replace(CT, by_activation=True)),
         (packed({"weights": WEIGHTS | {"actorder": "static"}}), CT),
+        (packed(transform_config=rotated("weight_input", "weight_output")), CT),
         (packed({"weights": WEIGHTS | {"actorder": None, "observer": "minmax"}, "input_activations": None}), CT),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
@@ -100,6 +108,8 @@ def test_a_config_is_a_scheme(config: dict[str, Any], scheme: Scheme) -> None:
         (packed(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
         (packed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config"),
         (packed(ignore=["re:" + ".*a" * 9]), "too many ways"),
+        (packed(transform_config=rotated("weight_output", "input")), "location .input.*weight_input, weight_output"),
+        (packed(transform_config=rotated("attn_q")), "transform_config.*R: location .attn_q"),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
 )
@@ -121,6 +131,7 @@ def test_what_cannot_be_run_is_refused_by_name(config: dict[str, Any], named: st
         (packed(config_groups={"W4A16": ["Linear"]}), "must be an object"),
         (packed({"weights": {"num_bits": 4, "strategy": "group"}}), "group_size"),
         (packed({"targets": "Linear"}), "targets"),
+        (packed(transform_config={"config_groups": {"R": {"apply": "input"}}}), "R: apply is input"),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
 )
@@ -184,7 +195,7 @@ class TestPatterns:
     @pytest.mark.parametrize(
         "expression",
         [r"(a+)+$", r"(?:a|b)*", r"(x){1,9}", r"(a)\1", r".*a" * 9, "a?" * 30, "(a|b)" * 30, "[", "(?P=x)", "(?P<n>a)"
-         "(?(n)a|b)"],
+         "(?(n)a|b)", r"(?x)([\w.]+) +!", r"(?ix:([\w.]+) +!)", "(?x)([a-z.]+)#\n+!"],
     )  # fmt: skip
     def test_what_could_take_for_ever_is_refused(self, expression: str) -> None:
         with pytest.raises(ModelUnsupported, match="the pattern"):
@@ -291,6 +302,21 @@ class TestCosts:
         inputs = 30 * (6 * 576 + 1536)
         without = replace(SMOLLM2_135M, quantization=read(GPTQ))
         assert weight_bytes(ordered, 2) - weight_bytes(without, 2) == 8 * inputs
+
+    def test_some_inputs_in_no_order_are_plain_weights_of_a_rank(self) -> None:
+        """Outputs of such a matrix are one, with their order; inputs in one group, or in order, are one as well."""
+        ordered, few, rows = (
+            shard_of(replace(LLAMA_3_8B, quantization=read(GPTQ | fields)), 1, 2).spec
+            for fields in ({"desc_act": True}, {}, {"desc_act": True, "group_size": -1})
+        )
+        cut = 32 * (4096 + 14336) // 2 * 4096  # of `o_proj` and `down_proj`
+        more = cut * 2 - (cut // 2 + cut // 128 * 8)
+        assert weight_bytes(ordered, 2) - weight_bytes(few, 2) == more + 8 * 32 * 5 * 4096
+        assert cost_of(ordered, 2).step_bytes - cost_of(few, 2).step_bytes == cut * 2 - cut * (4 * 128 + 16) // 128 // 8
+        whole_rows = replace(FIRST, group=None, by_activation=True)
+        for part, scheme in ((few, FIRST), (rows, whole_rows), (ordered, None)):
+            assert part.quantization is not None
+            assert part.quantization.scheme_of("model.layers.0.mlp.down_proj") == scheme
 
     def test_a_plan_counts_them_and_says_what_they_are(self) -> None:
         config = EngineConfig()

@@ -20,20 +20,34 @@ ORDERS = ("group", "weight", "dynamic", "static", True, False)
 BY_ACTIVATION = ("group", "dynamic", True)  # weights of the others lie as if they had been done in the inputs' order
 EVERY_LINEAR = "Linear"
 EXPRESSION = "re:"
+IN_THE_WEIGHTS = ("weight_input", "weight_output")  # where rotations are done; elsewhere activations are turned
 
 
 def read(config: Fields) -> Quantization:
-    """The fields `config_groups`, `format`, `ignore`, `kv_cache_scheme`."""
+    """The fields `config_groups`, `format`, `ignore`, `kv_cache_scheme`, and those of what is refused."""
     if config.has("kv_cache_scheme"):
         raise ModelUnsupported(f"{config.name}: kv_cache_scheme is not supported; save the model without it")
     if config.section("sparsity_config").values.get("format", "dense") != "dense":
         raise ModelUnsupported(f"{config.name}: sparsity_config is not supported; supported are dense weights")
+    _refuse_rotations(config.section("transform_config"))
     ignored = [Rule(pattern, None) for name in config.words("ignore") for pattern in _patterns(name)]
     found = [rule for name in config.section("config_groups").values for rule in _rules(config, name)]
     if not found:
         raise config.wrong("config_groups", config.values.get("config_groups"), "must name what is quantized")
     found.sort(key=lambda rule: rule[0])  # stable: names before expressions before classes
     return Quantization("compressed-tensors", (*ignored, *(rule for _, rule in found)))
+
+
+def _refuse_rotations(config: Fields) -> None:
+    """Those that a product would have to apply to what it reads or gives (QuIP, SpinQuant's R3 and R4)."""
+    groups = config.section("config_groups")
+    for name in groups.values:
+        group = groups.section(name)
+        steps = group.values.get("apply")
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            raise group.wrong("apply", steps, "must be a list of objects")
+        for step in steps:
+            one_of(group, "location", step.get("location"), IN_THE_WEIGHTS)
 
 
 def _rules(config: Fields, name: str) -> Iterator[tuple[int, Rule]]:
