@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 from faulty_http import Fault, FaultyServer, running
 from fetching import fetch, hurry
+from known_models import LLAMA_3_8B
 from model_sources import BucketFiles, HubFiles, RegistryFiles, WebFiles
 from octavo_engine import cli, termination
+from octavo_engine.config import EngineConfig
 from octavo_engine.errors import (
     CheckpointInvalid,
     InsufficientMemory,
@@ -28,6 +31,11 @@ from octavo_engine.errors import (
     StartupError,
 )
 from octavo_engine.memory import HOST_RUNTIME_BYTES
+from octavo_engine.model.name_patterns import EVERYTHING
+from octavo_engine.model.parameters import parameters_of
+from octavo_engine.model.quantization import GGUF, Packing, Quantization, Rule, Scheme
+from octavo_engine.preflight import command
+from octavo_engine.preflight.checkpoint import Checkpoint
 from octavo_engine.preflight.command import preflight
 from octavo_engine.preflight.remote_bytes import RemoteBytes
 from octavo_engine.preflight.settings import PreflightSettings
@@ -172,6 +180,19 @@ def test_memory_is_counted_where_it_is_known(tmp_path, memory, serve, words):
         return
     with pytest.raises(InsufficientMemory, match=words):
         check(f"--memory-bytes={memory}", "--", model, *serve)
+
+
+def test_memory_is_that_of_the_type_in_which_a_processor_computes():
+    """It has no kernels for float16, so that `auto` is bfloat16, in which a GGUF file's weights stay in few bits."""
+    q4_0 = Scheme(Packing.Q4_0, 4, 32, zero_points=False)
+    few = Quantization(GGUF, (Rule(EVERYTHING, q4_0),), embedding=True)
+    spec = replace(LLAMA_3_8B, dtype="float16", quantization=few)
+    parts = [part for parts in parameters_of(spec).values() for part in parts]
+    shapes = {name: stored.shapes[0] for part in parts for name, stored in part.tensors.items()}
+    found = Checkpoint(spec, shapes, "r1", 1, 5 << 30)
+    command.check(found, EngineConfig(model="m"), memory_bytes=12 << 30)
+    with pytest.raises(InsufficientMemory, match=r"GiB are needed"):
+        command.check(found, EngineConfig(model="m", dtype="float16"), memory_bytes=12 << 30)
 
 
 @pytest.mark.parametrize(

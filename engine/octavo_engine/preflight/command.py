@@ -43,7 +43,8 @@ def check(found: Checkpoint, config: EngineConfig, *, memory_bytes: int | None) 
     check_tensors(found.spec, parameters_of(found.spec), found.shapes)
     if memory_bytes is not None and config.refused_on_host:
         raise InvalidConfiguration(config.refused_on_host)
-    dtype, on_host = found.spec.dtype if config.dtype == "auto" else config.dtype, memory_bytes is not None
+    on_host = memory_bytes is not None
+    dtype = found.spec.numbers(config.dtype, on_host=on_host)
     spec = as_kept(found.spec, few_bits=keeps_few_bits(dtype, on_host=on_host))
     needs = needs_of(spec, config, width=width_of(spec, config.dtype), on_host=on_host)
     if memory_bytes is not None:  # an accelerator's memory is known to the node alone
