@@ -35,8 +35,11 @@ def test_slices_make_a_whole(name: str) -> None:
 @pytest.mark.parametrize("name", ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K"])
 def test_rarer_types_go_through_the_library(name: str) -> None:
     kind = GGMLQuantizationType[name]
-    blocks = np.zeros((3, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
+    elements, size = GGML_QUANT_SIZES[kind]
+    source = np.random.default_rng(0)
+    blocks = source.integers(0, 60, (SLICE_WEIGHTS // elements + 3, size), dtype=np.uint8)  # as float16 below 1
     wanted = torch.from_numpy(dequantize(blocks, kind)).flatten()
+    assert wanted.unique().numel() > 1000
     assert torch.equal(decode(torch.from_numpy(blocks).flatten(), kind, torch.float32), wanted)
 
 

@@ -20,7 +20,7 @@ from octavo_engine.kernels.cpu.arena import WEIGHTS
 from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels, lanes
 from octavo_engine.kernels.cpu.packing import Kind, PackedGatedLinear, PackedLinear, interleave, padded
 from octavo_engine.kernels.cpu.quantized_panels import Layout, code_words, fill, panel_words
-from octavo_engine.kernels.linear import GatedProjection, LookUp, Projection, Tied
+from octavo_engine.kernels.linear import GatedProjection, Projection, Tied
 from octavo_engine.kernels.quantized import Bits, QuantizedMatrix
 
 SLICE_CODES = 1 << 22  # that are packed at a time: what is in memory twice
@@ -176,8 +176,3 @@ def tied(embedding: QuantizedMatrix, dtype: torch.dtype) -> Tied:
     """Packed once for both uses."""
     weight = Packed.of(embedding, None, dtype, gated=False)
     return Tied(weight.rows, PackedLinear(weight))
-
-
-def look_up(embedding: QuantizedMatrix, dtype: torch.dtype) -> LookUp:
-    """Of an embedding that is only looked up."""
-    return Packed.of(embedding, None, dtype, gated=False).rows
