@@ -19,8 +19,9 @@ class Load:
     output_tokens: int
 
     def prompts(self, seed: int) -> list[list[int]]:
-        """Random token ids: nothing can be reused between requests, and no end token is likely."""
-        draw = random.Random(seed)  # nothing secret
+        """Random token ids: nothing can be reused between requests, of whatever loads and seeds, and no end token is
+        likely. With the seed alone, a larger load would begin with a smaller one's prompts, and find them cached."""
+        draw = random.Random(f"{self}, {seed}")  # nothing secret
         return [[draw.randrange(1_000, 40_000) for _ in range(self.prompt_tokens)] for _ in range(self.streams)]
 
 

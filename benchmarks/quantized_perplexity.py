@@ -95,7 +95,7 @@ def measured(count: int, dtype: torch.dtype) -> Iterator[Figures]:
     windows = text_windows(AutoTokenizer.from_pretrained(place), count)
     plain = load(place, dtype)
     wanted = [prefill_logits(plain, window, [WINDOW]).argmax(dim=1) for window in windows]
-    yield figures_of("bfloat16, plain", plain, windows, wanted)
+    yield figures_of(f"{str(dtype).removeprefix('torch.')}, plain", plain, windows, wanted)
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
     for name, recipe in RECIPES.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,7 @@ from serving_simulation.requests import Outcome, Request
 from serving_simulation.scenarios import RECORDED, RECORDING
 from serving_simulation.scores import Score, reversals, score
 from serving_simulation.service import Simulation, World
+from serving_simulation.table import BEGIN, END, replace_in
 
 
 def run_dry(engine, until=10_000.0):
@@ -223,3 +224,15 @@ def test_arrivals_have_the_rate_that_was_asked_for():
     assert early == pytest.approx(500, rel=0.15)
     assert len(made) - early == pytest.approx(5000, rel=0.05)
     assert all(first.arrival <= second.arrival for first, second in itertools.pairwise(made))
+
+
+def test_a_table_goes_between_a_documents_marks_and_nowhere_else(tmp_path):
+    document = tmp_path / "page.md"
+    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    replace_in(document, "new")
+    assert document.read_text() == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    for marks in ("", BEGIN, END, f"{END} {BEGIN}"):
+        document.write_text(f"before\n{marks}\nafter\n")
+        with pytest.raises(ValueError, match="has no marks"):
+            replace_in(document, "new")
+        assert document.read_text() == f"before\n{marks}\nafter\n"

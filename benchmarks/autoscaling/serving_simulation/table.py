@@ -37,8 +37,10 @@ def markdown(results: Iterable[Result]) -> str:
 
 
 def replace_in(document: Path, table: str) -> None:
-    """Puts the table between its marks."""
+    """Puts the table between its marks; raises ValueError where the document has none."""
     text = document.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
+    head, begun, rest = text.partition(BEGIN)
+    _, ended, tail = rest.partition(END)
+    if not (begun and ended):
+        raise ValueError(f"{document} has no marks {BEGIN} and {END}")
     document.write_text(f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}", encoding="utf-8")
