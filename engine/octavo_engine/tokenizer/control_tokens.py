@@ -42,13 +42,17 @@ class ControlTokens:
         pattern = self._in_assistant if message.get("role") == "assistant" else self._in_any_role
         return {key: value if key == "role" else self._break(value, pattern) for key, value in message.items()}
 
+    def guard_all(self, values: Any) -> Any:
+        """The same for whatever else a client gives to the template: JSON of any shape."""
+        return self._break(values, self._in_any_role)
+
     def _break(self, value: Any, pattern: re.Pattern[str] | None) -> Any:
         if pattern is None:
             return value
         if isinstance(value, str):
             return pattern.sub(lambda match: match[0] + self._mark, value)
         if isinstance(value, Mapping):
-            return {key: self._break(item, pattern) for key, item in value.items()}
+            return {self._break(key, pattern): self._break(item, pattern) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._break(item, pattern) for item in value]
         return value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from octavo_engine.errors import InvalidConfiguration, ModelNotFound, RequestError
 from octavo_engine.tokenizer.chat_template import ChatTemplate, Message
@@ -64,6 +65,7 @@ class Tokenizer:
         self.eos_ids = source.eos_ids
         self._bos_id = source.backend.token_to_id(source.bos_token) if source.bos_token else None
         names = {"bos_token": source.bos_token, "eos_token": source.eos_token}
+        self.chat_template = chat_template  # its Jinja source
         self._template = ChatTemplate(chat_template, names) if chat_template else None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -81,17 +83,45 @@ class Tokenizer:
         text = b"".join(map(self.token_bytes, kept)).decode("utf-8", "replace")
         return text[1:] if self.strips_first_space and text.startswith(" ") else text
 
-    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        continue_final: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Token ids of a conversation, laid out by the model's chat template. Control tokens in messages stay text.
 
-        Raises RequestError when there is no template or it refuses the messages.
+        continue_final: end where the last message's text does, so that the model goes on with it. variables: for the
+        template, of those that it takes. Raises RequestError when there is no template, it has no place for tools, or
+        it refuses the messages.
         """
         if self._template is None:
             raise RequestError(
                 "the model has no chat template; start the server with --chat-template", param="messages"
             )
-        guarded = [self._control.guard(message) for message in messages]
-        return self._control.encode(self._template.render(guarded, add_generation_prompt=add_generation_prompt))
+        if tools and not self._template.takes_tools:
+            raise RequestError(
+                "tools: the model's chat template has no place for them; start the server with --chat-template",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        try:
+            guarded = [self._control.guard(message) for message in messages]
+            given = {"tools": self._control.guard_all(tools), "variables": self._control.guard_all(variables or {})}
+        except RecursionError:
+            raise RequestError("the messages are nested too deeply", param="messages") from None
+        if continue_final:
+            return self._control.encode(self._template.render_open(guarded, **given))
+        return self._control.encode(
+            self._template.render(guarded, add_generation_prompt=add_generation_prompt, **given)
+        )
+
+    def template_takes(self, name: str) -> bool:
+        """Whether the chat template reads a variable called so, which is not the conversation's own."""
+        return self._template is not None and name in self._template.variables
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes one token stands for; empty for ids between the vocabulary's end and the model's width."""
