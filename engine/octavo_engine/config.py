@@ -173,6 +173,16 @@ class ServerConfig:
     api_key: tuple[str, ...] = option((), "key that clients must send as a bearer token; repeatable")
     api_key_file: str | None = option(None, "file with one key a line, read again when it changes")
     chat_template: str | None = option(None, "file with a Jinja chat template, instead of the model's own")
+    tool_call_parser: Literal["auto", "none", "hermes", "llama3", "mistral"] = option(
+        "auto",
+        "how the model writes calls of tools: hermes is Qwen's way, too; auto: as its chat template shows; none: it"
+        " makes none, and requests with tools get a 400",
+    )
+    reasoning_parser: Literal["auto", "none", "think"] = option(
+        "auto",
+        "whether what the model thinks before it answers, between <think> and </think>, is told apart as"
+        " reasoning_content; auto: if its chat template has these marks",
+    )
     generation_config: Literal["auto", "off"] = option(
         "auto",
         "where a request says nothing of temperature, top_p and their like: auto: what the model's authors set"

@@ -29,6 +29,7 @@ from octavo_engine.server.context import Context
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
 from octavo_engine.server.listeners import Listener, api_listener, bind, url_of
+from octavo_engine.server.tools import Formats
 from octavo_engine.tokenizer import Tokenizer
 
 SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
@@ -190,6 +191,7 @@ def scripted_server(
         keys=keys or KeyRing(()),
         lifecycle=lifecycle,
         max_body_bytes=64 * 1024,
+        formats=Formats.of(tokenizer.chat_template),
         on_reject=recorder.rejected.append,
         on_refused=history.refused,
     )

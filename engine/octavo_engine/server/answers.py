@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from octavo_engine.output import Delta
-from octavo_engine.request import Request, Sampled
+from octavo_engine.request import FinishReason, Request, Sampled
+from octavo_engine.server.tools import CallPart, MessageReader, Said
 from octavo_engine.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -21,6 +23,20 @@ def merge(deltas: Iterable[Delta]) -> Delta:
     tokens = tuple(token for part in parts for token in part.tokens)
     text = "".join(part.text for part in parts)
     return Delta(text, tokens, parts[-1].finish_reason, parts[-1].stop_reason)
+
+
+def best(deltas: Sequence[Delta], copies: int, kept: int) -> list[Delta]:
+    """Of each prompt's `copies` the `kept` whose tokens were likeliest on the whole, the best first."""
+    if copies == kept:
+        return list(deltas)
+    groups = (deltas[start : start + copies] for start in range(0, len(deltas), copies))
+    return [delta for group in groups for delta in sorted(group, key=_mean_logprob, reverse=True)[:kept]]
+
+
+def _mean_logprob(delta: Delta) -> float:
+    """An answer without a token is the last choice."""
+    logprobs = [token.logprob.logprob for token in delta.tokens if token.logprob is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else -math.inf
 
 
 def usage(requests: Sequence[Request], choices_per_prompt: int) -> Json:
@@ -43,8 +59,8 @@ class Form(Protocol):
     chunk: str  # the `object` of a stream's chunk
 
     @property
-    def tells_tokens(self) -> bool:
-        """True when a choice says more of its tokens than their text."""
+    def verbatim(self) -> bool:
+        """True when nothing but a delta's text makes one chunk of a choice differ from the next."""
 
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice of the plain answer."""
@@ -52,8 +68,8 @@ class Form(Protocol):
     def opening(self, index: int) -> Json | None:
         """The choice of a stream's first chunk, before any text."""
 
-    def piece(self, index: int, delta: Delta) -> Json:
-        """A choice of a later chunk."""
+    def piece(self, index: int, delta: Delta) -> Json | None:
+        """A choice of a later chunk; None when there is nothing to say yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,31 +99,71 @@ class Writer:
 
 
 class ChatForm:
-    """/v1/chat/completions."""
+    """/v1/chat/completions. `reader` makes what reads the text of one choice; None: the text is its content.
+
+    `reasoning` False leaves out what the model thought.
+    """
 
     plain, chunk = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        logprobs: bool,
+        reader: Callable[[int], MessageReader] | None = None,
+        reasoning: bool = True,
+    ) -> None:
         self._tokenizer = tokenizer
-        self.tells_tokens = logprobs
+        self._logprobs = logprobs
+        self._reader = reader
+        self._reasoning = reasoning
+        self._readers: dict[int, MessageReader] = {}
+        self.verbatim = reader is None and not logprobs
 
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice with its message."""
-        message = {"role": "assistant", "content": delta.text, "refusal": None}
-        return {"index": index, "message": message} | self._rest(delta)
+        message: Json = {"role": "assistant", "content": delta.text, "refusal": None}
+        if self._reader is None:
+            return {"index": index, "message": message} | self._rest(delta)
+        said = self._reader(index).push(delta.text, last=True)
+        message["content"] = None if said.calls else ""
+        message |= self._written(said, whole=True)
+        return {"index": index, "message": message} | self._rest(delta, called=bool(said.calls))
 
     def opening(self, index: int) -> Json:
         """The role comes first."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def piece(self, index: int, delta: Delta) -> Json:
+    def piece(self, index: int, delta: Delta) -> Json | None:
         """A choice with what was added to its message."""
-        return {"index": index, "delta": {"content": delta.text} if delta.text else {}} | self._rest(delta)
+        if self._reader is None:
+            return {"index": index, "delta": {"content": delta.text} if delta.text else {}} | self._rest(delta)
+        reader = self._readers.get(index)
+        if reader is None:
+            reader = self._readers[index] = self._reader(index)
+        ended = delta.finish_reason is not None
+        change = self._written(reader.push(delta.text, last=ended), whole=False)
+        if not (change or ended or self._logprobs):
+            return None
+        return {"index": index, "delta": change} | self._rest(delta, called=reader.called)
 
-    def _rest(self, delta: Delta) -> Json:
-        logprobs = {"content": [self._token(token) for token in delta.tokens]} if self.tells_tokens else None
-        return {"logprobs": logprobs} | _end(delta)
+    def _written(self, said: Said, *, whole: bool) -> Json:
+        """The fields of a message, or of a change to one, for what was said."""
+        fields: Json = {"content": said.content} if said.content else {}
+        if said.reasoning and self._reasoning:
+            fields["reasoning_content"] = said.reasoning
+        if said.calls:
+            fields["tool_calls"] = [_call(part, whole=whole) for part in said.calls]
+        return fields
+
+    def _rest(self, delta: Delta, *, called: bool = False) -> Json:
+        logprobs = {"content": [self._token(token) for token in delta.tokens]} if self._logprobs else None
+        end = _end(delta)
+        if called and delta.finish_reason is FinishReason.STOP:  # it waits for the results of its calls
+            end["finish_reason"] = "tool_calls"
+        return {"logprobs": logprobs} | end
 
     def _token(self, token: Sampled) -> Json:
         assert token.logprob is not None
@@ -119,25 +175,44 @@ class ChatForm:
         return {"token": spelled.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelled)}
 
 
+def _call(part: CallPart, *, whole: bool) -> Json:
+    """A call of a message, or, in a stream, more of one: what does not change is told once."""
+    if part.name is None:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    place = {} if whole else {"index": part.index}
+    function = {"name": part.name, "arguments": part.arguments}
+    return place | {"id": part.id, "type": "function", "function": function}
+
+
 class CompletionForm:
-    """/v1/completions. Remembers how far each choice's tokens have come, for `text_offset`."""
+    """/v1/completions. Remembers how far each choice's tokens have come, for `text_offset`.
+
+    `echoes` are the texts that the choices begin with; none: they begin with the model's.
+    """
 
     plain = chunk = "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool, echoes: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
-        self.tells_tokens = logprobs
+        self._logprobs = logprobs
+        self._echoes = echoes
         self._offsets: dict[int, int] = defaultdict(int)
+        self.verbatim = not logprobs
 
-    def opening(self, index: int) -> None:
-        """Nothing comes before the text."""
+    def opening(self, index: int) -> Json | None:
+        """Nothing comes before the text, unless it begins with the prompt."""
+        return self.piece(index, Delta(self._echoes[index])) if self._echoes else None
 
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice with its text."""
-        logprobs = self._tokens(index, delta.tokens) if self.tells_tokens else None
-        return {"index": index, "text": delta.text, "logprobs": logprobs} | _end(delta)
+        if self._echoes:
+            delta = delta._replace(text=self._echoes[index] + delta.text)
+        return self.piece(index, delta)
 
-    piece = whole
+    def piece(self, index: int, delta: Delta) -> Json:
+        """A choice with what was added to its text."""
+        logprobs = self._tokens(index, delta.tokens) if self._logprobs else None
+        return {"index": index, "text": delta.text, "logprobs": logprobs} | _end(delta)
 
     def _tokens(self, index: int, tokens: Sequence[Sampled]) -> Json:
         texts = [self._text(token.token_id) for token in tokens]

@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 
 from octavo_engine.output import Delta
 from octavo_engine.server.answers import Json, Writer
-from octavo_engine.server.event_stream import event
+from octavo_engine.server.event_stream import DONE, event
 
 
 class Chunks:
@@ -22,8 +22,7 @@ class Chunks:
 
     def opening(self, choices: int) -> bytes:
         """What each choice begins with; nothing where the form has no beginning."""
-        openings = (self._writer.form.opening(index) for index in range(choices))
-        return b"".join(event(self._chunk(opening)) for opening in openings if opening is not None)
+        return b"".join(self._event(self._writer.form.opening(index)) for index in range(choices))
 
     def pieces(self, deltas: list[tuple[int, Delta]]) -> bytes:
         """One chunk for each delta that says something, in order."""
@@ -33,9 +32,13 @@ class Chunks:
             if delta.text or delta.tokens or delta.finish_reason is not None
         )
 
+    def closing(self, counts: Json) -> bytes:
+        """What the stream ends with: the usage, for a client that asked for it, and the mark of the end."""
+        return (event(self._writer.last(counts)) if "usage" in self._common else b"") + DONE
+
     def piece(self, index: int, delta: Delta) -> bytes:
-        """The chunk of one delta of a choice."""
-        if not delta.text or delta.finish_reason is not None or self._writer.form.tells_tokens:
+        """The chunk of one delta of a choice; nothing while the form has nothing to say."""
+        if not delta.text or delta.finish_reason is not None or not self._writer.form.verbatim:
             return self.whole(index, delta)
         frame = self._frames.get(index)
         if frame is None:
@@ -44,7 +47,7 @@ class Chunks:
 
     def whole(self, index: int, delta: Delta) -> bytes:
         """The same, field by field: what `piece` is measured against, and what it does when more than text changes."""
-        return event(self._chunk(self._writer.form.piece(index, delta)))
+        return self._event(self._writer.form.piece(index, delta))
 
     def _frame(self, index: int) -> tuple[str, str]:
         """What stands before and after the text of a choice: an ordinary chunk, cut at a word that nobody has sent."""
@@ -52,5 +55,5 @@ class Chunks:
         before, after = self.whole(index, Delta(word)).decode().split(json.dumps(word))
         return before, after
 
-    def _chunk(self, choice: Json) -> Json:
-        return self._writer.chunk(choice) | self._common
+    def _event(self, choice: Json | None) -> bytes:
+        return b"" if choice is None else event(self._writer.chunk(choice) | self._common)

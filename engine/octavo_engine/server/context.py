@@ -11,6 +11,7 @@ from octavo_engine.request import RejectReason, Request
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
+from octavo_engine.server.tools import Formats
 from octavo_engine.tokenizer import Tokenizer
 
 
@@ -25,6 +26,7 @@ class Context:
     keys: KeyRing
     lifecycle: Lifecycle
     max_body_bytes: int
+    formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
     share_prefixes: bool = False  # between callers with different keys
     on_reject: Callable[[RejectReason], None] = lambda _: None
     on_refused: Callable[[Sequence[Request]], None] = lambda _: None  # whole bodies for which there was no room

@@ -1,4 +1,4 @@
-"""From a checked body to requests for the engine: prompts to token ids, fields to sampling parameters, all bounds.
+"""From a checked body and its prompts to requests for the engine: fields to sampling parameters, with their bounds.
 
 Everything here may run in a thread; nothing reaches the engine before all of a body's prompts have passed.
 """
@@ -12,7 +12,6 @@ from octavo_engine.errors import PromptTooLong, RequestError
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.server.schemas import ChatBody, CompletionBody
-from octavo_engine.tokenizer import Tokenizer
 
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for completions
 
@@ -40,54 +39,32 @@ class Caller:
     x_request_id: str = ""
 
 
-def chat_prompts(body: ChatBody, tokenizer: Tokenizer, limits: Limits) -> list[list[int]]:
-    """The one prompt of a conversation."""
-    ids = tokenizer.render_chat([message.for_template() for message in body.messages])
-    _check_length(ids, "messages", limits)
-    return [ids]
-
-
-def completion_prompts(body: CompletionBody, tokenizer: Tokenizer, limits: Limits) -> list[list[int]]:
-    """The prompts of a completion; token ids are taken as they are."""
-    prompts = []
-    for prompt in body.prompt:
-        ids = tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else list(prompt)
-        check_ids(ids, "prompt", limits)
-        _check_length(ids, "prompt", limits)
-        prompts.append(ids)
-    return prompts
-
-
 def check_ids(ids: list[int], param: str, limits: Limits) -> None:
     """Raise RequestError naming `param` unless the model knows all of `ids`."""
     if ids and max(ids) >= limits.vocab_size:
         raise RequestError(f"{param}: token ids must be below {limits.vocab_size}", param=param)
 
 
-def _check_length(ids: list[int], param: str, limits: Limits) -> None:
-    if not ids:
-        raise RequestError(f"{param}: there must be at least one token", param=param)
-    most = min(limits.max_prompt_tokens, limits.max_model_len - 1)
-    if len(ids) > most:
-        raise PromptTooLong(
-            f"{param}: {len(ids)} tokens are more than the {most} that a prompt may have",
-            param=param,
-            code="context_length_exceeded",
-        )
-
-
 def make_requests(
-    body: ChatBody | CompletionBody, prompts: list[list[int]], caller: Caller, limits: Limits
+    body: ChatBody | CompletionBody,
+    prompts: list[list[int]],
+    caller: Caller,
+    limits: Limits,
+    *,
+    show_special: bool = False,
 ) -> list[Request]:
-    """`n` requests for each prompt, in the order of the answer's choices."""
-    copies = body.n or 1
+    """`copies` requests for each prompt, in the order of the answer's choices.
+
+    `show_special`: special tokens stay in the text whatever the client wishes, for whoever reads it looks for them.
+    """
+    copies = body.copies
     return [
         Request(
             id=f"{caller.name}-{index * copies + copy}",
             tokens=list(prompt),
-            params=_params(body, len(prompt), copy, limits),
+            params=_params(body, len(prompt), copy, limits, show_special=show_special),
             arrival=caller.arrival,
-            namespace=caller.namespace,
+            namespace=_namespace(body, caller),
             x_request_id=caller.x_request_id,
             deadline=caller.arrival + limits.timeout_seconds,
             queue_deadline=caller.arrival + limits.queue_seconds,
@@ -98,6 +75,11 @@ def make_requests(
     ]
 
 
+def _namespace(body: ChatBody | CompletionBody, caller: Caller) -> str:
+    """Salted, no guess at another's salt finds what that one has cached. No namespace of a key has a line break."""
+    return caller.namespace if body.cache_salt is None else f"{caller.namespace}\n{body.cache_salt}"
+
+
 def _priority(body: ChatBody | CompletionBody, limits: Limits) -> int:
     """Refused, rather than ignored, where it would change nothing."""
     if body.priority and not limits.has_priorities:
@@ -106,7 +88,9 @@ def _priority(body: ChatBody | CompletionBody, limits: Limits) -> int:
     return body.priority
 
 
-def _params(body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits: Limits) -> SamplingParams:
+def _params(
+    body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits: Limits, *, show_special: bool
+) -> SamplingParams:
     check_ids(body.stop_token_ids, "stop_token_ids", limits)
     check_ids(list(body.logit_bias or ()), "logit_bias", limits)
     defaults = limits.sampling
@@ -129,7 +113,7 @@ def _params(body: ChatBody | CompletionBody, num_prompt: int, copy: int, limits:
         stop_token_ids=tuple(body.stop_token_ids),
         include_stop_str_in_output=body.include_stop_str_in_output,
         ignore_eos=body.ignore_eos,
-        skip_special_tokens=body.skip_special_tokens,
+        skip_special_tokens=body.skip_special_tokens and not show_special,
         logprobs=_logprobs(body),
     )
 
@@ -154,6 +138,8 @@ def _max_tokens(body: ChatBody | CompletionBody, room: int, suggested: int | Non
 
 def _logprobs(body: ChatBody | CompletionBody) -> int | None:
     if isinstance(body, CompletionBody):
+        if body.logprobs is None and body.copies > body.kept:
+            return 0  # not to tell, but to choose by
         return body.logprobs
     return (body.top_logprobs or 0) if body.logprobs else None
 

@@ -11,19 +11,25 @@ from typing import Any, Generic, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from octavo_engine.errors import Draining, Overloaded
+from octavo_engine.errors import Draining, Overloaded, RequestError
 from octavo_engine.request import EventKind
-from octavo_engine.server.answering import Answering
-from octavo_engine.server.answers import ChatForm, CompletionForm, Form, Writer
+from octavo_engine.request import Request as EngineRequest
+from octavo_engine.server.answering import Answering, Events, Write
+from octavo_engine.server.answers import ChatForm, CompletionForm, Writer
 from octavo_engine.server.body import read_json
+from octavo_engine.server.chunks import Chunks
 from octavo_engine.server.context import Context
-from octavo_engine.server.intake import Caller, chat_prompts, check_ids, completion_prompts, make_requests
+from octavo_engine.server.fields import Body, parse_body
+from octavo_engine.server.intake import Caller, check_ids, make_requests
+from octavo_engine.server.prompts import chat_prompts, completion_prompts, echoes, reading_of
 from octavo_engine.server.replies import Refusal
-from octavo_engine.server.schemas import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse_body
+from octavo_engine.server.response_events import ResponseWriter
+from octavo_engine.server.responses import ResponsesBody, as_chat, in_our_names
+from octavo_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from octavo_engine.server.tools import Reading
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
-G = TypeVar("G", ChatBody, CompletionBody)
 
 
 def build_routes(context: Context) -> APIRouter:
@@ -31,6 +37,7 @@ def build_routes(context: Context) -> APIRouter:
     router, routes = APIRouter(), Routes(context)
     router.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"])
     router.add_api_route("/v1/completions", routes.completions, methods=["POST"])
+    router.add_api_route("/v1/responses", routes.responses, methods=["POST"])
     router.add_api_route("/v1/models", routes.models, methods=["GET"])
     router.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
     router.add_api_route("/tokenize", routes.tokenize, methods=["POST"])
@@ -61,14 +68,36 @@ class Routes:
     async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
         posted = await self._read(request, ChatBody)
-        form = ChatForm(self._context.tokenizer, logprobs=bool(posted.body.logprobs))
-        return await self._answer(posted, "chatcmpl", form, self._chat_prompts)
+        body, caller = posted.body, self._caller("chatcmpl", request)
+        requests, reading = await posted.work(lambda: self._of_chat(body, caller))
+        form = ChatForm(
+            self._context.tokenizer,
+            logprobs=bool(body.logprobs),
+            reader=None if reading.verbatim else lambda index: reading.reader(f"{caller.name}-{index}"),
+            reasoning=body.include_reasoning,
+        )
+        return await self._written(posted, requests, Writer(id=caller.name, model=self._context.model_name, form=form))
 
     async def completions(self, request: Request) -> Response:
         """Continue prompts."""
         posted = await self._read(request, CompletionBody)
-        form = CompletionForm(self._context.tokenizer, logprobs=posted.body.logprobs is not None)
-        return await self._answer(posted, "cmpl", form, self._completion_prompts)
+        body, caller = posted.body, self._caller("cmpl", request)
+        requests, echoed = await posted.work(lambda: self._of_completion(body, caller))
+        form = CompletionForm(self._context.tokenizer, logprobs=body.logprobs is not None, echoes=echoed)
+        return await self._written(posted, requests, Writer(id=caller.name, model=self._context.model_name, form=form))
+
+    async def responses(self, request: Request) -> Response:
+        """Answer a conversation, in OpenAI's newer form."""
+        posted = await self._read(request, ResponsesBody)
+        body, caller = posted.body, self._caller("resp", request)
+        try:
+            requests, reading = await posted.work(lambda: self._of_chat(as_chat(body), caller))
+            reader = reading.reader(f"{caller.name}-0")
+            writer = ResponseWriter(caller.name, self._context.model_name, body, reader)
+            answering = Answering(self._context.engine, requests, request.receive)
+            return await self._answer(answering, writer.answer, writer if body.stream else None)
+        except RequestError as error:
+            raise in_our_names(error) from None
 
     async def models(self) -> dict[str, Any]:
         """The one model there is."""
@@ -112,34 +141,53 @@ class Routes:
             message = f"the model {name[:128]!r} is not served here; ask GET /v1/models"
             raise Refusal(404, message, param="model", code="model_not_found")
 
-    async def _answer(
-        self, posted: Posted[G], kind: str, form: Form, prompts: Callable[[G], list[list[int]]]
-    ) -> Response:
-        context, body, request = self._context, posted.body, posted.request
-        writer = Writer(id=f"{kind}-{uuid.uuid4().hex}", model=context.model_name, form=form)
-        namespace = "" if context.share_prefixes else request.state.namespace
+    def _caller(self, kind: str, request: Request) -> Caller:
+        """Who asks, under the id that the answer will have."""
         state = request.state
-        caller = Caller(name=writer.id, arrival=state.arrival, namespace=namespace, x_request_id=state.request_id)
-        requests = await posted.work(lambda: make_requests(body, prompts(body), caller, context.limits))
-        answering = Answering(context.engine, requests, writer, body.n or 1, request.receive)
+        namespace = "" if self._context.share_prefixes else state.namespace
+        name = f"{kind}-{uuid.uuid4().hex}"
+        return Caller(name=name, arrival=state.arrival, namespace=namespace, x_request_id=state.request_id)
+
+    def _of_chat(self, body: ChatBody, caller: Caller) -> tuple[list[EngineRequest], Reading]:
+        """The requests of a conversation, and how their answers are read."""
+        context = self._context
+        prompts = chat_prompts(body, context.tokenizer, context.limits, context.formats)
+        reading = reading_of(body, prompts[0], context.tokenizer, context.formats)
+        special = reading.format is not None and reading.format.special
+        return make_requests(body, prompts, caller, context.limits, show_special=special), reading
+
+    def _of_completion(self, body: CompletionBody, caller: Caller) -> tuple[list[EngineRequest], list[str]]:
+        """The requests of prompts, and what each choice begins with."""
+        context = self._context
+        prompts = completion_prompts(body, context.tokenizer, context.limits)
+        return make_requests(body, prompts, caller, context.limits), echoes(body, prompts, context.tokenizer)
+
+    async def _written(
+        self, posted: Posted[ChatBody] | Posted[CompletionBody], requests: list[EngineRequest], writer: Writer
+    ) -> Response:
+        """The answer to a chat or a completion."""
+        body, receive = posted.body, posted.request.receive
+        answering = Answering(self._context.engine, requests, receive, copies=body.copies, kept=body.kept)
+        # A client that asked for the usage finds the field in every chunk, empty until the last.
+        chunks = Chunks(writer, {"usage": None} if body.include_usage else {})
+        return await self._answer(answering, writer.answer, chunks if body.stream else None)
+
+    async def _answer(self, answering: Answering, write: Write, events: Events | None) -> Response:
+        """Streamed if there are `events` to write, else plain."""
         try:
-            return await answering.stream(include_usage=body.include_usage) if body.stream else await answering.plain()
+            return await (answering.plain(write) if events is None else answering.stream(events))
         except (Overloaded, Draining):
-            if requests[0].events[-1].what is EventKind.REJECTED:  # else it was taken, and dismissed by the drain
-                context.on_refused(requests)
+            if answering.requests[0].events[-1].what is EventKind.REJECTED:  # else taken, and dismissed by the drain
+                self._context.on_refused(answering.requests)
             raise
-
-    def _chat_prompts(self, body: ChatBody) -> list[list[int]]:
-        return chat_prompts(body, self._context.tokenizer, self._context.limits)
-
-    def _completion_prompts(self, body: CompletionBody) -> list[list[int]]:
-        return completion_prompts(body, self._context.tokenizer, self._context.limits)
 
     def _token_ids(self, body: TokenizeBody) -> list[int]:
         tokenizer = self._context.tokenizer
         if body.messages is None:
             return tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
-        return tokenizer.render_chat([turn.for_template() for turn in body.messages], body.add_generation_prompt)
+        tools = [tool.for_template() for tool in body.tools or ()]
+        messages = [message.for_template() for message in body.messages]
+        return tokenizer.render_chat(messages, body.add_generation_prompt, tools=tools)
 
     def _model(self) -> dict[str, Any]:
         return {

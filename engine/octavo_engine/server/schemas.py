@@ -1,16 +1,19 @@
 """The request bodies, OpenAI's names and ours: every field with its bounds. What is not listed here is refused by name.
 
-Strict: no coercion, no unknown field, no number that is not finite. Extra sampling fields carry vLLM's names.
+Extra sampling fields carry vLLM's names. The descriptions are the tables of docs/API.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from octavo_engine.errors import RequestError
+from octavo_engine.server.fields import Body, Refused, asks, ignored, parse_body
+from octavo_engine.server.messages import Messages, NamedTool, Tool, ToolChoice, Tools
+
+__all__ = ["Body", "ChatBody", "CompletionBody", "DetokenizeBody", "Sampling", "TokenizeBody", "parse_body"]
 
 MAX_CHOICES = 8
 MAX_PROMPTS = 16
@@ -19,6 +22,11 @@ MAX_PRIORITY = 1000
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
+Label = Annotated[str, Field(max_length=512)]
+Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
 
 
 def _as_list(value: Any) -> Any:
@@ -52,17 +60,19 @@ def _check_prompt(value: Any) -> str | list[int]:
     raise ValueError("a prompt is a string or a list of token ids")
 
 
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("keep at least one token, or -1 for as many as there is room for")
+    return value
+
+
 Prompt = Annotated[Any, BeforeValidator(_check_prompt)]
-
-
-class Body(BaseModel):
-    """What all bodies share."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, protected_namespaces=()
-    )
-    # Documented by OpenAI and not supported (yet): refused by name, unless the value asks for nothing.
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+LogitBias = Annotated[
+    dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300), BeforeValidator(_bias_by_id)
+]
+StopStrings = Annotated[list[StopString], Field(max_length=4, fail_fast=True), BeforeValidator(_as_list)]
+TokenIds = Annotated[list[TokenId], Field(max_length=64, fail_fast=True)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class StreamOptions(Body):
@@ -71,36 +81,78 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+def _stream_options(value: Any) -> Any:
+    """`include_obfuscation` asks for noise that hides the lengths of chunks from who watches the network."""
+    if isinstance(value, dict) and "include_obfuscation" in value:
+        if value["include_obfuscation"] not in (None, False):
+            raise ValueError("include_obfuscation is not supported: TLS ends before the server, and so would the noise")
+        return {name: item for name, item in value.items() if name != "include_obfuscation"}
+    return value
+
+
 class Sampling(Body):
     """The fields of both ways to generate text."""
 
-    model: Annotated[str, Field(min_length=1, max_length=512)]
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
-    logit_bias: (
-        Annotated[
-            dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300), BeforeValidator(_bias_by_id)
-        ]
-        | None
-    ) = None
-    stop: Annotated[list[StopString], Field(max_length=4, fail_fast=True), BeforeValidator(_as_list)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] = []
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    ignore_eos: bool = False
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
-    user: Annotated[str, Field(max_length=512)] | None = None  # accepted for compatibility; nothing depends on it
+    model: Annotated[str, Field(min_length=1, max_length=512, description="the served name")]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = asks(
+        "most tokens to generate; default: 16 for completions, the model's or what the window leaves for chats"
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = asks(
+        "end tokens and stop ids do not end the answer before; up to `max_tokens`", 0
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = asks(
+        "0 always takes the likeliest token; default: the model's, else 1"
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = asks("nucleus sampling")
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = asks("the likeliest k only; 0 and -1: all")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = asks("at least this share of the likeliest token's probability")
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = asks(
+        "the same seed gives the same answer; choice i of `n` uses `seed` + i"
+    )
+    presence_penalty: Penalty | None = asks("taken from the logits of tokens that the answer has")
+    frequency_penalty: Penalty | None = asks("the same, for each time it has them")
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = asks("over prompt and output; 1 is none")
+    logit_bias: LogitBias | None = asks("added to the logits, by token id; up to 300 ids, -100 to 100")
+    stop: StopStrings | None = asks(
+        "a string or up to 4, of 256 characters: the text ends before the first complete one"
+    )
+    stop_token_ids: TokenIds = asks("up to 64 ids: the text ends before them", [])
+    include_stop_str_in_output: bool = asks("keep the stop string in the text", False)
+    skip_special_tokens: bool = asks("leave special tokens out of the text", True)
+    ignore_eos: bool = asks("go on to `max_tokens`", False)
+    n: Choices | None = asks("choices for each prompt")
+    stream: bool | None = asks("server-sent events")
+    stream_options: Annotated[StreamOptions, BeforeValidator(_stream_options)] | None = asks(
+        '`{"include_usage": true}` adds a last chunk with the token counts; `include_obfuscation` may be false only'
+    )
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = asks(
+        "the lower is served first; other than 0 only under `--scheduling-policy priority`, else a 400:"
+        " see [SCHEDULING.md](SCHEDULING.md)",
+        0,
+    )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = asks(
+        "prefixes are shared only with requests of the same salt (and of the same API key, as ever)"
+    )
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS), AfterValidator(_not_zero)] | None = asks(
+        "keep this many tokens of a longer prompt, its last; -1: as many as `max_tokens` leaves room for"
+    )
+    user: Label | None = ignored("who asks is told by the API key; nothing is kept of it")
+
+    unsupported: ClassVar[Mapping[str, Refused]] = {
+        "suffix": Refused("the model continues a text, and does not fill gaps", (None, "")),
+        "use_beam_search": Refused("each choice is sampled by itself", (None, False)),
+        "length_penalty": Refused("it belongs to beam search", (None, 1)),
+        "allowed_token_ids": Refused("use logit_bias"),
+        "bad_words": Refused("use logit_bias", (None, [])),
+        "prompt_logprobs": Refused("logits are computed for the tokens that are chosen, not for the prompt's"),
+        "spaces_between_special_tokens": Refused("tokens are joined as they are spelled", (None, True)),
+        "return_tokens_as_token_ids": Refused("logprobs have the tokens' bytes", (None, False)),
+        "return_token_ids": Refused("ask /tokenize", (None, False)),
+        "logits_processors": Refused("clients bring no code"),
+        "request_id": Refused("send the header x-request-id"),
+        "kv_transfer_params": Refused("keys and values stay in one replica"),
+        "vllm_xargs": Refused("there are no further arguments", (None, {})),
+    }
 
     @model_validator(mode="after")
     def _agree(self) -> Sampling:
@@ -113,54 +165,70 @@ class Sampling(Body):
         """True when a stream ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def kept(self) -> int:
+        """Choices that each prompt's answer has."""
+        return self.n or 1
 
-class TextPart(Body):
-    """A piece of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(Body):
-    """One turn. `content` in parts is joined with line breaks."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=256, fail_fast=True)]
-    name: Annotated[str, Field(max_length=64)] | None = None
-
-    def for_template(self) -> dict[str, str]:
-        """The form that chat templates know. `developer` is OpenAI's newer word for `system`."""
-        text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        message = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        return message if self.name is None else message | {"name": self.name}
+    @property
+    def copies(self) -> int:
+        """Choices that are generated for each prompt."""
+        return self.kept
 
 
 class ChatBody(Sampling):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    messages: Messages = Field(
+        description="up to 4,096, each with a `role` (`system`, `developer`, `user`, `assistant` or `tool`) and a"
+        " `content`: text, or parts of type `text`, which are joined with line breaks"
+    )
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = asks("replaces `max_tokens`")
+    logprobs: bool | None = asks("tell each token's log-probability, in the model's own distribution, and its bytes")
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = asks("and those of so many likeliest; needs `logprobs`")
+    tools: Tools | None = asks("up to 128 functions; where the model's chat template has a place for them, else a 400")
+    tool_choice: ToolChoice | None = asks(
+        "`auto` or `none`; `required` and a named function are refused: they need constrained decoding"
+    )
+    parallel_tool_calls: bool | None = asks("false: the answer has one call at most")
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = asks(
+        "given to the chat template, if that knows it, else a 400"
+    )
+    include_reasoning: bool = asks("false: leave `reasoning_content` out of the answer", True)
+    add_generation_prompt: bool | None = asks(
+        "end the prompt with what opens an answer; default: true, unless `continue_final_message`"
+    )
+    continue_final_message: bool = asks("the answer goes on where the last message, the assistant's, ends", False)
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=16)] | None = asks(
+        "variables of the model's chat template, such as `enable_thinking`; those that it does not read are a 400"
+    )
+    metadata: Metadata | None = ignored("answers are not kept, so there is nothing to attach it to")
+    safety_identifier: Label | None = ignored("who asks is told by the API key")
+    prompt_cache_key: Label | None = ignored("every prompt's longest known prefix is found without it")
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = ignored(
+        "prefixes stay for as long as there is room"
+    )
 
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tools": (None, []),
-        "tool_choice": (None, "none"),
-        "parallel_tool_calls": (None,),
-        "functions": (None, []),
-        "function_call": (None, "none"),
-        "response_format": (None, {"type": "text"}),
-        "modalities": (None, ["text"]),
-        "audio": (None,),
-        "prediction": (None,),
-        "reasoning_effort": (None,),
-        "web_search_options": (None,),
-        "service_tier": (None, "auto", "default"),
-        "store": (None, False),
-        "metadata": (None, {}),
-        "continue_final_message": (None, False),
-        "chat_template": (None,),
-        "chat_template_kwargs": (None, {}),
+    unsupported: ClassVar[Mapping[str, Refused]] = {
+        **Sampling.unsupported,
+        "functions": Refused("it was replaced by tools", (None, [])),
+        "function_call": Refused("it was replaced by tool_choice", (None, "none")),
+        "response_format": Refused("answers are not constrained", (None, {"type": "text"})),
+        "modalities": Refused("answers are text", (None, ["text"])),
+        "audio": Refused("answers are text"),
+        "prediction": Refused("nothing is drafted", (None,)),
+        "moderation": Refused("there is no moderation model"),
+        "web_search_options": Refused("the server reaches no network"),
+        "prompt_cache_options": Refused("prefixes are found and kept without it"),
+        "verbosity": Refused("say it in a message", (None, "medium")),
+        "service_tier": Refused("there is one tier", (None, "auto", "default")),
+        "store": Refused("answers are not kept", (None, False)),
+        "chat_template": Refused("the template is the server's (--chat-template)"),
+        "documents": Refused("put them into a message", (None, [])),
+        "add_special_tokens": Refused("the chat template writes them", (None, False)),
+        "echo": Refused("the answer is the new text", (None, False)),
+        "best_of": Refused("it is a field of completions", (None, 1)),
+        "mm_processor_kwargs": Refused("messages are text"),
     }
 
     @model_validator(mode="after")
@@ -169,6 +237,12 @@ class ChatBody(Sampling):
             raise ValueError("max_completion_tokens replaces max_tokens: send one of them")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
+        if self.tool_choice not in (None, "none") and not self.tools:
+            raise ValueError("tool_choice needs tools")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message goes on with a message, add_generation_prompt opens one")
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise ValueError("continue_final_message needs a last message of the role assistant")
         return self
 
     @property
@@ -181,30 +255,69 @@ class ChatBody(Sampling):
         """The field that the client wrote the limit in."""
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def must_call(self) -> bool:
+        """True when the answer has to be a call."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def opens_answer(self) -> bool:
+        """True when the prompt ends with what opens an answer."""
+        return not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+
 
 class CompletionBody(Sampling):
     """POST /v1/completions."""
 
     prompt: Annotated[
         list[Prompt], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), BeforeValidator(_as_prompts)
-    ]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    ] = Field(description="one or up to 16, each text or token ids")
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = asks(
+        "tell each token's log-probability, and those of so many likeliest"
+    )
+    echo: bool = asks(
+        "the text begins with the prompt; not with `logprobs`, which the prompt's tokens do not get", False
+    )
+    best_of: Choices | None = asks(
+        "generate so many for each prompt and keep the `n` with the highest mean log-probability; not streamed"
+    )
+    add_special_tokens: bool = asks("put what the model expects around a text prompt, usually a BOS", True)
 
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "echo": (None, False),
-        "best_of": (None, 1),
-        "suffix": (None, ""),
+    unsupported: ClassVar[Mapping[str, Refused]] = {
+        **Sampling.unsupported,
+        "response_format": Refused("answers are not constrained", (None, {"type": "text"})),
     }
+
+    @model_validator(mode="after")
+    def _agree_on_completion(self) -> CompletionBody:
+        if self.best_of is not None and self.best_of < self.kept:
+            raise ValueError("best_of must be at least n")
+        if self.stream and self.copies > self.kept:
+            raise ValueError("best_of needs all choices to know the best: it cannot be streamed")
+        if self.echo and self.logprobs is not None:
+            raise ValueError("echo and logprobs: the prompt's tokens have no log-probabilities here; send one of them")
+        return self
+
+    @property
+    def copies(self) -> int:
+        """Choices that are generated for each prompt."""
+        return self.best_of or self.kept
 
 
 class TokenizeBody(Body):
     """POST /tokenize: a prompt, or a conversation."""
 
-    model: Annotated[str, Field(max_length=512)] | None = None
-    prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096, fail_fast=True)] | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
+    model: Annotated[str, Field(max_length=512)] | None = asks("the served name")
+    prompt: str | None = asks("a text")
+    messages: Messages | None = asks("or a conversation")
+    tools: Tools | None = asks("with the tools of a conversation")
+    add_special_tokens: bool = asks("put what the model expects around a text, usually a BOS", True)
+    add_generation_prompt: bool = asks("end a conversation with what opens an answer", True)
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TokenizeBody:
@@ -216,42 +329,5 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """POST /detokenize."""
 
-    model: Annotated[str, Field(max_length=512)] | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
-
-
-B = TypeVar("B", bound=Body)
-
-
-def parse_body(schema: type[B], body: dict[str, Any]) -> B:
-    """Check a body; raises RequestError naming the first wrong field."""
-    asked = {name for name, harmless in schema.unsupported.items() if name in body and body[name] not in harmless}
-    if asked:
-        name = min(asked)
-        raise RequestError(f"{name} is not supported by this server", param=name, code="unsupported_parameter")
-    try:
-        return schema.model_validate({name: value for name, value in body.items() if name not in schema.unsupported})
-    except ValidationError as error:
-        raise _request_error(error) from None
-
-
-def _request_error(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = _path(first["loc"])
-    if first["type"] == "extra_forbidden":
-        return RequestError(f"{param[:128]} is not a known field", param=param, code="unknown_parameter")
-    message = first["msg"].removeprefix("Value error, ")
-    return RequestError(f"{param[:128]}: {message}" if param else message, param=param or None)
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """`('messages', 0, 'role')` as `messages[0].role`; arms of a union, which are no fields, are left out."""
-    path = ""
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif step.isidentifier() and step not in ("str", "int", "float"):
-            path += f".{step}" if path else step
-        elif not path:
-            path = step
-    return path
+    model: Annotated[str, Field(max_length=512)] | None = asks("the served name")
+    tokens: Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)] = Field(description="token ids")

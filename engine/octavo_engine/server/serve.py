@@ -34,6 +34,7 @@ from octavo_engine.server.management import build_management_app
 from octavo_engine.server.reporting import Reporting
 from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_broken, leave_stuck
 from octavo_engine.server.startup import StartupReport, spare_the_collector
+from octavo_engine.server.tools import Formats
 from octavo_engine.server.warm_up import warm_up
 from octavo_engine.server.watchdog import Limits as StepLimits
 from octavo_engine.server.watchdog import Watchdog
@@ -213,6 +214,7 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         keys=parts.keys,
         lifecycle=parts.lifecycle,
         max_body_bytes=server.max_body_bytes,
+        formats=Formats.of(parts.tokenizer.chat_template, server.tool_call_parser, server.reasoning_parser),
         share_prefixes=config.prefix_cache_scope == "server",
         on_reject=parts.metrics.rejected,
         on_refused=parts.recorder.refused,

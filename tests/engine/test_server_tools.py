@@ -1,0 +1,120 @@
+"""Tools and thoughts through the official client, streamed and not; the model follows a script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from scripted_talk import CALLS, HERMES, THINKING, prompt_of, saying
+
+QUESTION: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+
+
+def joined(chunks: Any) -> dict[str, Any]:
+    """What a stream's chunks say together, as a plain choice would."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": []}
+    end = None
+    for chunk in chunks:
+        (choice,) = chunk.choices
+        assert end is None, "a chunk after the end"
+        end = choice.finish_reason
+        message["content"] += choice.delta.content or ""
+        message["reasoning_content"] += getattr(choice.delta, "reasoning_content", None) or ""
+        for call in choice.delta.tool_calls or []:
+            if call.id is not None:
+                assert (call.index, call.type) == (len(message["calls"]), "function")
+                message["calls"].append([call.function.name, ""])
+            message["calls"][call.index][1] += call.function.arguments
+    return message | {"end": end}
+
+
+def plain(answer: Any) -> dict[str, Any]:
+    (choice,) = answer.choices
+    calls = [[call.function.name, call.function.arguments] for call in choice.message.tool_calls or []]
+    thought = getattr(choice.message, "reasoning_content", None) or ""
+    content = choice.message.content or ""
+    return {"content": content, "reasoning_content": thought, "calls": calls, "end": choice.finish_reason}
+
+
+def test_calls_plain_and_streamed(smollm2_gguf: Path, tmp_path: Path) -> None:
+    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (server, client):
+        asked: Any = {"model": "scripted", "messages": QUESTION, "tools": TOOLS}
+        answer = client.chat.completions.create(**asked)
+        found = plain(answer)
+        assert found == joined(client.chat.completions.create(**asked, stream=True))
+        assert found["content"] == "Let me look."
+        assert [json.loads(arguments) for _, arguments in found["calls"]] == [{"city": "Paris 日本"}, {"city": "Nice"}]
+        assert found["end"] == "tool_calls"
+        assert prompt_of(server).startswith("tools: get_weather\nuser: How warm")
+        # The answer and the tools' results go back, and the template shows them.
+        calls = answer.choices[0].message.model_dump(exclude_none=True)
+        results = [
+            {"role": "tool", "content": "21", "tool_call_id": call.id} for call in answer.choices[0].message.tool_calls
+        ]
+        client.chat.completions.create(**asked | {"messages": [*QUESTION, calls, *results]}, max_tokens=1)
+        assert "Let me look.get_weather of Paris 日本get_weather of Nice\ntool: 21\ntool: 21\n" in prompt_of(server)
+
+
+def test_logprobs_and_a_limit_go_with_calls(smollm2_gguf: Path, tmp_path: Path) -> None:
+    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (_, client):
+        asked: Any = {"model": "scripted", "messages": QUESTION, "tools": TOOLS, "logprobs": True}
+        answer = client.chat.completions.create(**asked, max_tokens=40)
+        assert answer.choices[0].finish_reason == "length"
+        assert plain(answer)["calls"][0][0] == "get_weather"
+        tokens = answer.choices[0].logprobs.content
+        chunks = list(client.chat.completions.create(**asked, max_tokens=40, stream=True))
+        assert joined(chunks) == plain(answer)
+        parts = [chunk.choices[0].logprobs.content for chunk in chunks if chunk.choices[0].logprobs]
+        streamed = [token for part in parts for token in part]
+        assert [token.bytes for token in streamed] == [token.bytes for token in tokens]
+
+
+def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path, tmp_path: Path) -> None:
+    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (server, client):
+        asked: Any = {"model": "scripted", "messages": QUESTION, "tools": TOOLS}
+        one = plain(client.chat.completions.create(**asked, parallel_tool_calls=False))
+        assert len(one["calls"]) == 1
+        none = plain(client.chat.completions.create(**asked, tool_choice="none"))
+        assert (none["content"], none["calls"], none["end"]) == (CALLS, [], "stop")
+        assert prompt_of(server).startswith("user: How warm")
+
+
+@pytest.mark.parametrize(
+    ("template", "extra", "param"),
+    [
+        (HERMES, {"tool_choice": "required"}, "tool_choice"),
+        (HERMES, {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, "tool_choice"),
+        (THINKING, {}, "tools"),
+        ("{{ messages[0].content }}{# <tool_call> #}", {}, "tools"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(
+    smollm2_gguf: Path, tmp_path: Path, template: str, extra: Any, param: str
+) -> None:
+    with saying(smollm2_gguf, tmp_path, template, "x") as (server, client):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS, **extra)
+        assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+        assert server.engine.arrivals == 0
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_thoughts_plain_and_streamed(smollm2_gguf: Path, tmp_path: Path, forced: bool) -> None:
+    text = ("" if forced else "<think>\n") + "It is <b>late</b>.\n</think>\n\nGood night 👍🏽"
+    with saying(smollm2_gguf, tmp_path, THINKING, text) as (_, client):
+        kwargs = {"chat_template_kwargs": {"forced": forced}}
+        asked: Any = {"model": "scripted", "messages": QUESTION, "extra_body": kwargs}
+        found = plain(client.chat.completions.create(**asked))
+        assert found == joined(client.chat.completions.create(**asked, stream=True))
+        assert found["reasoning_content"] == "It is <b>late</b>."
+        assert (found["content"], found["end"]) == ("Good night 👍🏽", "stop")
+        asked["extra_body"] = kwargs | {"include_reasoning": False}
+        quiet = plain(client.chat.completions.create(**asked))
+        assert quiet == found | {"reasoning_content": ""}
+        assert quiet == joined(client.chat.completions.create(**asked, stream=True))
