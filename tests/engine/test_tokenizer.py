@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import struct
 import threading
 import time
@@ -225,6 +227,34 @@ def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointInvalid, match=r"tokenizer\.json"):
+        load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_file_beside_it_that_may_not_be_read_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another user; root may read everything, so the system's answer is made up here."""
+    save_checkpoint(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert (tmp_path / name).is_file()
+    real = Path.open
+
+    def guarded(place: Path, *args: Any, **options: Any) -> Any:
+        if place.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+        return real(place, *args, **options)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    with pytest.raises(ModelNotFound, match=f"^{name} cannot be read: Permission denied$"):
+        load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000])
+def test_a_config_that_is_no_object_is_damaged(text: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(CheckpointInvalid, match=r"^tokenizer_config\.json "):
         load_tokenizer(str(tmp_path))
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
+from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported
 from octavo_engine.model.fields import read_json
 from octavo_engine.tokenizer.source import TokenizerSource
 
 
 def read_huggingface_tokenizer(directory: Path) -> TokenizerSource:
-    """Read the directory; raises ModelUnsupported without a tokenizer.json, CheckpointInvalid for a damaged file."""
+    """Read the directory; raises ModelUnsupported without a tokenizer.json, CheckpointInvalid for a damaged file, and
+    ModelNotFound for one that we may not read."""
     if not (directory / "tokenizer.json").is_file():
         raise ModelUnsupported("the checkpoint has no tokenizer.json; save it with a fast tokenizer of transformers")
     try:
@@ -23,7 +23,8 @@ def read_huggingface_tokenizer(directory: Path) -> TokenizerSource:
         raise CheckpointInvalid("tokenizer.json cannot be read") from error
     backend.no_padding()  # a training set-up left in the file must not change ids
     backend.no_truncation()
-    config = _read_json(directory / "tokenizer_config.json")
+    beside = directory / "tokenizer_config.json"
+    config = read_json(beside).values if beside.is_file() else {}
     eos_token = _content(config, "eos_token")
     return TokenizerSource(
         backend=backend,
@@ -32,18 +33,6 @@ def read_huggingface_tokenizer(directory: Path) -> TokenizerSource:
         eos_token=eos_token,
         chat_template=_chat_template(directory, config),
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointInvalid(f"{path.name} is not JSON") from error
-    if not isinstance(value, dict):
-        raise CheckpointInvalid(f"{path.name} is not a JSON object")
-    return value
 
 
 def _content(config: dict[str, Any], key: str) -> str | None:
@@ -75,6 +64,8 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
             return beside.read_text("utf-8")
         except UnicodeDecodeError:
             raise CheckpointInvalid(f"{beside.name} is no text in UTF-8") from None
+        except OSError as error:
+            raise ModelNotFound(f"{beside.name} cannot be read: {error.strerror}") from None
     template = config.get("chat_template")
     if isinstance(template, list):
         named = (item for item in template if isinstance(item, dict))
