@@ -24,6 +24,7 @@ usage: octavo serve MODEL [options]                 serve a model over the OpenA
        octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
        octavo tune MODEL [options]                  measure this GPU's fastest launch of each kernel, once
        octavo doctor [options]                      name what limits a running engine
+       octavo bench [options]                       load a server of the OpenAI API, and say how it answered
        octavo COMMAND --help                        all options
        octavo --version
 """
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     starts = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan, "tune": _tune}
-    looks = {"explain": _explain, "top": _top, "doctor": _doctor}  # at a server that runs
+    looks = {"explain": _explain, "top": _top, "doctor": _doctor, "bench": _bench}  # at a server that runs
     if command in starts:
         return _reporting(starts[command], rest[:-1])
     if command in looks:
@@ -142,6 +143,12 @@ def _doctor(arguments: Sequence[str]) -> int:
     from octavo_engine.doctor.command import doctor  # noqa: PLC0415
 
     return doctor(arguments, sys.stdout)
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    from octavo_engine.bench.command import bench  # noqa: PLC0415
+
+    return bench(arguments, sys.stdout, os.environ)
 
 
 def _top(arguments: Sequence[str]) -> int:
