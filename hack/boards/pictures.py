@@ -30,7 +30,7 @@ Answers = Callable[[Panel], Sequence[Line]]
 
 COLUMNS = 24  # of a board's grid
 _INCHES_WIDE, _INCHES_A_ROW = 18.0, 0.3
-_POINTS = 120
+_POINTS = 60
 _TITLE, _SMALL = 9, 6.5
 _MOST_NAMES = 8
 _LIMIT_COLOUR = "#c4162a"
@@ -54,7 +54,7 @@ def draw(board: Mapping[str, Any], answers: Answers) -> Figure:
 def _place(place: Mapping[str, int], rows: int) -> tuple[float, float, float, float]:
     """Left, bottom, width and height as shares of the figure, with room for the title above and the axis below."""
     left, top, width, height = place["x"], place["y"], place["w"], place["h"]
-    above, below, aside = (0.1, 0.0, 0.0) if height == 1 else (1.0, 1.3, 0.9)
+    above, below, aside = (0.1, 0.0, 0.0) if height == 1 else (1.0, 2.0, 0.9)
     return (
         (left + aside) / COLUMNS,
         1 - (top + height - below) / rows,
@@ -86,12 +86,17 @@ def _graph(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
         axes.axhline(step["value"], color=_LIMIT_COLOUR, linewidth=0.7, linestyle="--")
     axes.set_ylim(bottom=0)
     axes.grid(linewidth=0.3)
+    axes.locator_params(nbins=4)
     axes.tick_params(labelsize=_SMALL)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, defaults["unit"])))
-    axes.set_xlabel("minutes", fontsize=_SMALL, labelpad=1)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: f"{minutes:g} min"))
     if found:
-        names = [line.name for line in found[:_MOST_NAMES]]
-        axes.legend(names, fontsize=_SMALL, loc="upper left", framealpha=0.6, borderpad=0.2, labelspacing=0.2)
+        _legend_below(axes, [line.name for line in found[:_MOST_NAMES]])
+
+
+def _legend_below(axes: Axes, names: Sequence[str]) -> None:
+    """Where it hides no line."""
+    axes.legend(names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncol=4, fontsize=_SMALL, frameon=False)
 
 
 def _bars(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
@@ -141,18 +146,20 @@ def main() -> int:
     parser.add_argument("--prometheus", required=True, metavar="URL")
     parser.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE", help="a variable of the board")
     parser.add_argument("--minutes", type=float, default=30.0, help="how far back")
+    parser.add_argument("--until", type=float, default=None, metavar="SECONDS", help="Unix time; now unless given")
     parser.add_argument("--rate-interval", default="1m", help="window of rates: at least four scrapes")
     parser.add_argument("--to", type=Path, required=True, metavar="FILE", help=".svg or .png")
     options = parser.parse_args()
     given = dict(pair.partition("=")[::2] for pair in options.set)
     variables = {"__rate_interval": options.rate_interval, "pod": ".*", "percentile": "0.99"} | given
-    now = time.time()
-    span = Span(now - options.minutes * 60, now, max(1.0, options.minutes * 60 / _POINTS))
+    end = options.until or time.time()
+    span = Span(end - options.minutes * 60, end, max(1.0, options.minutes * 60 / _POINTS))
 
     def answers(panel: Panel) -> list[Line]:
         return [line for target in panel["targets"] for line in ask(options.prometheus, target, variables, span)]
 
     mpl.rcParams["svg.hashsalt"] = "octavo"  # the same answers give the same file
+    mpl.rcParams["svg.fonttype"] = "none"  # words stay words: small, and found by a search
     figure = draw(json.loads(options.board.read_text(encoding="utf-8")), answers)
     figure.savefig(options.to, metadata={"Date": None} if options.to.suffix == ".svg" else None, dpi=80)
     return 0

@@ -61,8 +61,8 @@ def _waiting() -> Query:
 def _batches_full() -> tuple[Panel, Panel]:
     return (
         graph(
-            "First token beside throughput",
-            "Both up together: the replicas do what they can, and requests queue for them.",
+            "First token",
+            "Up while as many run as may: the replicas do what they can, and requests queue for them.",
             panels.SECONDS,
             *percentiles(FIRST_TOKEN),
         ),
@@ -124,11 +124,10 @@ def _slow_steps() -> tuple[Panel, Panel]:
             *(Query(query.expr, f"step {query.legend}") for query in percentiles("octavo_step_seconds", "kind")[-1:]),
         ),
         graph(
-            "Requests in a batch, tokens in a step",
-            "What a step has to compute.",
+            "Requests in a batch",
+            "Each is computed in every step: the more there are, the longer it takes.",
             panels.COUNT,
             Query(highest(series("octavo_requests_running"), "pod"), "running {{pod}}"),
-            Query(quantile("0.99", "octavo_step_tokens"), "tokens P99"),
         ),
     )
 
