@@ -69,7 +69,7 @@ def clocks_in(parts: NullParts) -> Clocks:
     clocks.around(parts.scheduler, "schedule", "schedule")
     clocks.around(parts.scheduler, "computed", "schedule")
     clocks.around(parts.scheduler, "stats", "publish")
-    clocks.around(parts.runner, "run", "run")
+    clocks.around(parts.runner, "launch", "launch")
     clocks.around(parts.sampler, "sample", "sample")
     return clocks
 
@@ -105,7 +105,7 @@ def measure(streams: int, context: int, windows: int) -> Row:
 def row(streams: int, context: int, seconds: float, clocks: dict[str, float]) -> Row:
     """Seconds of a window as microseconds per request and step."""
     spent = dict(clocks)
-    spent["inputs"] = spent.pop("run") - spent["sample"]
+    spent["inputs"] = spent.pop("launch") - spent["sample"]
     spent["rest"] = seconds - sum(spent.values())
     scale = 1e6 / (BLOCK * streams)
     return Row(streams, context, seconds * scale, {part: spent[part] * scale for part in PARTS})

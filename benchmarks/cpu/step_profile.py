@@ -31,12 +31,12 @@ from why_paging.serving import Unrecorded
 PARTS = {
     "step": ("octavo_engine/engine.py", {"step"}),
     "schedule": ("scheduling/scheduler.py", {"schedule"}),
-    "inputs and model and sampling": ("runtime/runner.py", {"run"}),
+    "inputs and model and sampling": ("runtime/runner.py", {"launch"}),
     "inputs": ("runtime/inputs.py", {"plan", "inputs"}),
     "layers, norms and embedding": ("model/decoder.py", {"forward"}),
     "head": ("model/decoder.py", {"logits"}),
     "sampling": ("runtime/sampler.py", {"sample"}),
-    "tokens to text, accounts": ("octavo_engine/engine.py", {"_update"}),
+    "tokens to text, accounts": ("octavo_engine/engine.py", {"_take_off", "_land"}),
 }
 
 
