@@ -58,7 +58,7 @@ class Answer:
     def push(self, sampled: Sampled) -> Delta:
         """Take the token just appended to the request and decide whether it was the last."""
         token = sampled.token_id
-        if token in self._end_ids and self._request.num_output > self._request.params.min_tokens:
+        if token in self._end_ids and self._may_end:
             reason = token if token in self._stop_ids else None
             return Delta(self._text.finish(), (), FinishReason.STOP, reason)
         text = self._text.push(token)
@@ -67,6 +67,12 @@ class Answer:
         if len(self._request.tokens) >= self.limit:
             return Delta(text + self._text.finish(), (sampled,), FinishReason.LENGTH)
         return Delta(text, (sampled,))
+
+    @property
+    def _may_end(self) -> bool:
+        """Where an answer has a form, an end before the minimum length is drawn only if nothing else can come."""
+        request = self._request
+        return request.num_output > request.params.min_tokens or request.constraint is not None
 
     def end(self, reason: FinishReason) -> Delta:
         """The last words of a request that is ended from outside."""

@@ -7,9 +7,10 @@ once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 PROMISED = -1  # in `Request.tokens`: a launched step chooses this token, and only the device knows it yet
 MAX_EVENTS = 128  # lines of one timeline: a request that is preempted again and again does not fill the memory
@@ -117,6 +118,16 @@ class SamplingParams:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
+class Constraint(Protocol):
+    """What keeps one answer to its form. It has no state but what follows from the answer's tokens."""
+
+    def allowed(self, tokens: Sequence[int], first: int) -> bytes:
+        """The tokens that may follow `tokens[first:]`, the answer so far: bit `i % 8` of byte `i // 8` is token `i`'s.
+
+        When the form is complete these are end tokens alone. Raises when the answer cannot be kept to its form.
+        """
+
+
 class TokenLogprob(NamedTuple):
     """A token with its natural-log probability under the model's own distribution (before temperature and
     penalties)."""
@@ -161,6 +172,7 @@ class Request:
     id: str
     tokens: list[int]  # prompt, then output; the last may be PROMISED
     params: SamplingParams
+    constraint: Constraint | None = None  # its own; set before it is queued
     arrival: float  # seconds, the engine's monotonic clock
     namespace: str = ""  # prefixes are shared within one namespace only
     deadline: float = math.inf  # seconds, the same clock
@@ -193,6 +205,16 @@ class Request:
         """Known tokens: the prompt and what was generated so far."""
         return len(self.tokens)
 
+    @property
+    def plain(self) -> bool:
+        """True when the likeliest token of the model's own logits is all that is wanted."""
+        return self.params.plain and self.constraint is None
+
+    @property
+    def needs_own_tokens(self) -> bool:
+        """True when the host must know all tokens so far to choose the next."""
+        return self.constraint is not None or self.params.needs_own_tokens
+
     def forget_promised(self) -> None:
         """Take back the token that nobody waits for any more."""
         if self.tokens[-1] == PROMISED:
@@ -212,11 +234,6 @@ class Request:
     def begun(self) -> bool:
         """True once a step has computed some of it: it is accepted, and has a right to be finished."""
         return self.status is not Status.WAITING or self.num_preemptions > 0
-
-    @property
-    def needs_own_tokens(self) -> bool:
-        """True when the host must know all its tokens so far to choose the next."""
-        return self.params.needs_own_tokens
 
     @property
     def output_ids(self) -> list[int]:

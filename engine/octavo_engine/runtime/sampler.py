@@ -14,6 +14,7 @@ import torch
 
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.runtime import device_draw
+from octavo_engine.runtime.allowed import forbid
 from octavo_engine.runtime.drawn import Draw, raw_logprobs
 from octavo_engine.runtime.host_draw import draw
 from octavo_engine.runtime.transfers import to_device
@@ -39,13 +40,14 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
         """One outcome a row. `logits` is float32 `[len(requests), vocab]` and is not kept; it may be changed."""
-        if all(request.params.plain for request in requests):
+        if all(request.plain for request in requests):
             return Draw(*likeliest(logits))
         asked = raw_logprobs(logits, requests)
         for row, request in enumerate(requests):
             self._adjust(logits[row], request)
+        faults = forbid(logits, requests, self._barred)
         tokens, healthy = self._choose(logits, requests)
-        return Draw(tokens, healthy, asked)
+        return Draw(tokens, healthy, asked, faults)
 
     def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> tuple[torch.Tensor, torch.Tensor]:
         """Each row's token, int64, and whether the row has one, bool."""
@@ -73,7 +75,7 @@ class Sampler:
             ids, biases = zip(*params.logit_bias, strict=True)
             places, added = to_device([np.array(ids), np.array(biases, np.float32)], row.device)
             row[places] += added
-        if barred := self._barred(request):
+        if request.constraint is None and (barred := self._barred(request)):
             (places,) = to_device([np.array(barred, np.int64)], row.device)
             row.index_fill_(0, places, -math.inf)
 

@@ -1,0 +1,71 @@
+"""What the forms of answers allow, on logits: tokens that may not come next are as unlikely as can be.
+
+Only the rows of requests that have a form are touched. A row whose form fails gets no token, and no other row knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from octavo_engine.request import Request
+from octavo_engine.runtime.transfers import to_device
+
+log = logging.getLogger(__name__)
+
+Bits = npt.NDArray[np.uint8]
+
+NOTHING_ALLOWED = "the answer's form leaves no token that the model has"
+
+
+def forbid(
+    logits: torch.Tensor, requests: Sequence[Request], barred: Callable[[Request], Sequence[int]]
+) -> dict[int, str]:
+    """Set what must not come next to minus infinity, in place, in the rows `[vocab]` of requests that have a form.
+
+    `barred`: the tokens that a request must not end with yet. They stay where the form leaves nothing else: an answer
+    that is complete cannot be longer. Returns the rows that get no token, each with the reason.
+    """
+    masks: dict[int, Bits] = {}
+    faults: dict[int, str] = {}
+    for row, request in enumerate(requests):
+        if request.constraint is None:
+            continue
+        try:
+            masks[row] = _mask(request, barred(request), logits.shape[-1])
+        except Exception as error:  # whatever it is, it is this request's alone
+            log.warning("request %s: %s", request.id, error)
+            faults[row] = str(error)
+    if masks:
+        _apply(logits, masks)
+    return faults
+
+
+def _mask(request: Request, barred: Sequence[int], width: int) -> Bits:
+    """The tokens that may come next, a bit each, `[ceil(width / 8)]`. Raises ValueError when there are none."""
+    assert request.constraint is not None
+    told = np.frombuffer(request.constraint.allowed(request.tokens, request.num_prompt), np.uint8)
+    mask = np.zeros(-(-width // 8), np.uint8)  # the model has more tokens than the tokenizer, or fewer than the bits
+    mask[: len(told)] = told[: len(mask)]
+    mask[-1] &= 0xFF >> -width % 8
+    longer = mask.copy()
+    for token in barred:
+        longer[token // 8] &= 0xFF ^ 1 << token % 8
+    if longer.any():
+        return longer
+    if not mask.any():
+        raise ValueError(NOTHING_ALLOWED)
+    return mask
+
+
+def _apply(logits: torch.Tensor, masks: dict[int, Bits]) -> None:
+    """Bits go to the device, an eighth of what a byte for each token would be, and are taken apart there."""
+    rows, bits = to_device([np.array(list(masks)), np.stack(list(masks.values()))], logits.device)
+    places = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    forbidden = ((bits[:, :, None] >> places) & 1).flatten(1)[:, : logits.shape[-1]] == 0
+    logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(forbidden, -math.inf))

@@ -1,0 +1,125 @@
+"""From a form to a grammar that answers run through, with all that can be refused refused.
+
+The grammar engine, llguidance (https://github.com/guidance-ai/llguidance), derives what it needs of a grammar as the
+text goes on, and counts its work: each part has a limit, so that no form takes long to read or to go through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
+
+from octavo_engine.errors import RequestError
+from octavo_engine.request import Constraint
+from octavo_engine.structured.matching import FormLost, Matching, one_line, panics_as_errors
+from octavo_engine.structured.spec import Kind, Spec
+from octavo_engine.structured.thought import AfterThought, Thought, everything_but
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # reading the expressions of a form: about 20 ms
+    step_lexer_fuel=200_000,  # of one token: about 15 ms, which the other requests of its step wait
+    step_max_items=50_000,  # the same for rules: about 3 ms
+    max_lexer_states=50_000,  # of one answer: one or two kilobytes each
+    verbose_errors=False,  # they would carry the client's schema into the log
+)
+# Whitespace may stand where JSON allows it, but a model that has lost its way must not fill an answer with it: a line
+# break with an indentation of ten levels is the most.
+JSON_STYLE: JsonCompileOptions = {
+    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,42}",
+    "item_separator": ",",
+    "key_separator": ":",
+    "coerce_one_of": False,
+    "lenient": False,
+}
+REMEDIES = {
+    Kind.JSON_OBJECT: "this is a fault of the server",
+    Kind.JSON_SCHEMA: "leave out what cannot be enforced (anyOf may do for oneOf), and check the answer for it",
+    Kind.REGEX: "write it without lookaround and back references, and with smaller repetitions",
+    Kind.CHOICE: "give fewer or shorter choices",
+    Kind.GRAMMAR: "write rules as Lark or GBNF has them, with one called start or root",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A form that answers can be kept to. Shared by all that ask for it; safe from any thread."""
+
+    prototype: LLMatcher  # at the beginning; copied, never moved
+    end_ids: tuple[int, ...]
+    vocab_size: int
+
+    def start(self, thought: Thought | None = None) -> Constraint:
+        """What keeps one new answer to the form; `thought`: what it may begin with before that."""
+        matching = Matching(self.prototype.deep_copy(), self.end_ids)
+        if thought is None:
+            return matching
+        return AfterThought(matching, thought, everything_but(self.vocab_size, self.end_ids))
+
+
+def compile_spec(spec: Spec, tokenizer: LLTokenizer, end_ids: Sequence[int]) -> Grammar:
+    """The grammar of a form; raises RequestError that names the field, what is wrong and the remedy.
+
+    The first mask is made here as well: what it needs is kept in the copies, and a form that is too complex for one
+    token, or allows nothing, is known before it is in a step.
+    """
+    source = _source(spec)
+    try:
+        with panics_as_errors():
+            matcher = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS)
+            possible = matcher.is_error() or any(matcher.compute_bitmask())
+    except FormLost as error:
+        raise _refusal(spec, str(error)) from error
+    if matcher.is_error():
+        raise _refusal(spec, matcher.get_error())
+    if not possible:
+        raise _refusal(spec, "no text satisfies it")
+    return Grammar(matcher, tuple(end_ids), tokenizer.vocab_size)
+
+
+def _source(spec: Spec) -> str:
+    """The form in the grammar engine's own notation."""
+    try:
+        return _CONVERTERS[spec.kind](spec.text)
+    except Exception as error:  # the converter of GBNF gives up in many ways
+        raise _refusal(spec, str(error)) from error
+
+
+def _refusal(spec: Spec, reason: str) -> RequestError:
+    reason = one_line(reason.partition(" Enable ")[0])  # that goes on with options which clients do not have
+    message = f"{spec.param}: this form cannot be enforced: {reason}; {REMEDIES[spec.kind]}"
+    return RequestError(message, param=spec.param)
+
+
+def _of_schema(text: str) -> str:
+    return LLMatcher.grammar_from_json_schema(text, overrides=JSON_STYLE)
+
+
+def _of_expression(text: str) -> str:
+    r"""With `\d` and `\w` in ASCII alone, as in the patterns of JSON schemas: a date has no Thai digits."""
+    return LLMatcher.grammar_from_regex(regex_to_lark(text, "dw"))
+
+
+def _of_choices(text: str) -> str:
+    """As an expression in which only letters and digits stand for themselves as they are: nothing has a meaning."""
+    return LLMatcher.grammar_from_regex("|".join(map(_literal, json.loads(text))))
+
+
+def _literal(text: str) -> str:
+    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
+
+
+_CONVERTERS: dict[Kind, Callable[[str], str]] = {
+    Kind.JSON_OBJECT: lambda _: _of_schema('{"type":"object"}'),
+    Kind.JSON_SCHEMA: _of_schema,
+    Kind.REGEX: _of_expression,
+    Kind.CHOICE: _of_choices,
+    Kind.GRAMMAR: lambda text: LLMatcher.grammar_from_lark(any_to_lark(text)),
+}

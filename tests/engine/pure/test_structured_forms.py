@@ -1,0 +1,94 @@
+"""Who waits for a form to be compiled, and for how long; and which of them are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from octavo_engine.errors import Overloaded, RequestError
+from octavo_engine.structured import Forms, Grammar, forms, spec
+from octavo_engine.structured.kept import BYTES_EACH, Kept
+from small_vocabulary import END, VOCABULARY
+
+FORM = spec.choice(["yes", "no"], "p")
+
+
+def numbered(number: int) -> spec.Spec:
+    return spec.regex(f"{number}", "p")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Compilation waits for it."""
+    opened, compile_spec = threading.Event(), forms.compile_spec
+
+    def slowly(*arguments: Any) -> Grammar:
+        assert opened.wait(20)
+        return compile_spec(*arguments)
+
+    monkeypatch.setattr(forms, "compile_spec", slowly)
+    yield opened
+    opened.set()
+
+
+async def test_a_form_is_compiled_once() -> None:
+    made = Forms(VOCABULARY, [END])
+    first = await made.grammar(FORM)
+    assert await made.grammar(spec.choice(["yes", "no"], "another_field")) is first
+
+
+async def test_a_refusal_reaches_who_asked() -> None:
+    with pytest.raises(RequestError, match="uniqueItems"):
+        await Forms(VOCABULARY, [END]).grammar(spec.json_schema({"uniqueItems": True, "type": "array"}, "p"))
+
+
+async def test_the_loop_goes_on_while_a_form_is_compiled(gate: threading.Event) -> None:
+    made = Forms(VOCABULARY, [END], seconds=20)
+    waiting = asyncio.create_task(made.grammar(FORM))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    gate.set()
+    assert isinstance(await waiting, Grammar)
+
+
+async def test_who_waits_too_long_is_told_and_so_are_those_behind(gate: threading.Event) -> None:
+    made = Forms(VOCABULARY, [END], seconds=0.05)
+    busy = [await caught(made, numbered(number)) for number in range(forms.WORKERS)]
+    assert all(isinstance(error, RequestError) and error.param == "p" for error in busy)
+    assert "0.05 s" in str(busy[0])
+    late = await caught(made, FORM)
+    assert isinstance(late, Overloaded)
+    assert (late.reason, late.retry_after) == ("compile_busy", 1)
+
+
+async def caught(made: Forms, form: spec.Spec) -> Exception:
+    with pytest.raises((RequestError, Overloaded)) as error:
+        await made.grammar(form)
+    return error.value
+
+
+def test_what_is_kept_is_bounded_and_the_least_asked_for_goes_first() -> None:
+    grammar = Forms(VOCABULARY, [END]).compile(FORM)
+    kept = Kept(max_bytes=BYTES_EACH * 5)
+    for number in range(4):
+        kept.put(numbered(number), grammar)
+    assert kept.find(numbered(0)) is grammar
+    for number in range(4, 10_000):
+        kept.put(numbered(number), grammar)
+        kept.find(numbered(0))
+    assert len(kept) == 4
+    assert kept.find(numbered(0)) is grammar
+    assert kept.find(numbered(9_999)) is grammar
+    assert kept.find(numbered(5)) is None
+
+
+def test_what_alone_is_more_than_may_be_kept_is_not() -> None:
+    grammar, kept = Forms(VOCABULARY, [END]).compile(FORM), Kept(max_bytes=1)
+    kept.put(FORM, grammar)
+    assert kept.find(FORM) is None
+    assert len(kept) == 0

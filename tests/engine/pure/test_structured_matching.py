@@ -1,0 +1,265 @@
+"""Which tokens a form allows: of each kind, at each place, to the end; and what happens to forms that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo_engine.errors import RequestError
+from octavo_engine.structured import Forms, Grammar, spec
+from octavo_engine.structured.matching import FormLost
+from octavo_engine.structured.vocabulary import Vocabulary
+from small_vocabulary import BEGIN, END, OTHER_END, VOCABULARY, SmallVocabulary, answer_to, ids_in
+
+FORMS = Forms(VOCABULARY, [END, OTHER_END])
+
+
+def grammar(form: spec.Spec) -> Grammar:
+    return FORMS.compile(form)
+
+
+def allowed(form: spec.Spec, text: str) -> list[int]:
+    """The tokens that may follow a text."""
+    return ids_in(grammar(form).start().allowed(VOCABULARY.encode(text, add_special_tokens=False), 0))
+
+
+def accepts(form: spec.Spec, text: str) -> bool:
+    """Whether the text is a whole answer."""
+    try:
+        return END in allowed(form, text)
+    except FormLost:
+        return False
+
+
+def schema(**keywords: Any) -> spec.Spec:
+    return spec.json_schema(keywords, "p")
+
+
+GBNF = """
+root ::= "<" [a-z]+ ">" root? "</" [a-z]+ ">"
+"""
+LARK = """
+start: "(" start ")" | "x"
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [
+        (
+            spec.json_object("p"),
+            ["{}", '{"a": [1, {"b": null}]}', '{\n  "é": "\\n"}'],
+            ["", "[]", "1", "{", "{} ", " {}"],
+        ),
+        (schema(type="integer", minimum=3), ["3", "40"], ["2", "-3", "3.5", '"3"', "03"]),
+        (schema(type="array", items={"enum": ["a", 1]}, minItems=1), ['["a",1]', "[1]"], ["[]", '["b"]', "[1,]"]),
+        (spec.regex(r"(ab|c)\d{2}", "p"), ["ab12", "c00"], ["ab1", "c000", "", "xc00"]),
+        (spec.regex("ä+.", "p"), ["äß", "ää"], ["ä", "ä\n", "aß"]),
+        (spec.regex(r"\d/\w\W", "p"), ["1/a/", "0/_ä"], ["٣/a ", "1/ä ", "1/ab"]),
+        (spec.choice(["yes", "no", "not now"], "p"), ["yes", "no", "not now"], ["not", "y", "yesno", "NO"]),
+        (
+            spec.choice([".*", 'a"b', "(", "日本\n", "a|b", "-#&~ \\"], "p"),
+            [".*", 'a"b', "(", "日本\n", "a|b", "-#&~ \\"],
+            ["a", "b"],
+        ),
+        (spec.grammar(GBNF, "p"), ["<a></b>", "<a><b></b></a>"], ["<a>", "<></>", "<a></b"]),
+        (spec.grammar(LARK, "p"), ["x", "((x))"], ["(x", "()", "xx"]),
+    ],
+)
+def test_an_answer_is_a_whole_one_or_not(form: spec.Spec, good: list[str], bad: list[str]) -> None:
+    assert [text for text in good if not accepts(form, text)] == []
+    assert [text for text in bad if accepts(form, text)] == []
+
+
+def test_a_complete_form_leaves_the_ends_alone() -> None:
+    assert allowed(spec.choice(["yes"], "p"), "yes") == [END, OTHER_END]
+    assert allowed(schema(type="object", additionalProperties=False), "{}") == [END, OTHER_END]
+
+
+def test_where_more_may_come_the_end_is_one_of_many() -> None:
+    found = allowed(spec.regex("[0-9]+", "p"), "12")
+    assert {END, OTHER_END} < set(found)
+    assert len(found) > 10
+    assert not {END, OTHER_END} & set(allowed(spec.regex("[0-9]+", "p"), ""))
+
+
+def test_control_tokens_are_never_text() -> None:
+    inside = allowed(spec.json_object("p"), '{"a": "')
+    assert len(inside) > 100
+    assert not VOCABULARY.special_ids & set(inside)
+    assert BEGIN not in allowed(spec.regex("(<begin>)+", "p"), "")
+    assert accepts(spec.regex("(<begin>)+", "p"), "<begin>")  # written out, which is another thing
+
+
+def test_tokens_may_reach_over_several_parts_of_a_form() -> None:
+    form = schema(type="object", properties={"name": {"type": "null"}}, required=["name"], additionalProperties=False)
+    assert VOCABULARY.encode('{"name": null}', add_special_tokens=False)[0] == VOCABULARY.tokens.index(b'{"')
+    assert accepts(form, '{"name": null}')
+
+
+def test_whitespace_in_json_is_bounded() -> None:
+    form = spec.json_object("p")
+    assert accepts(form, "{" + "\n" + " " * 40 + "}")
+    assert not accepts(form, "{" + " " * 400 + "}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=8), st.integers(0, 2**32))
+def test_every_choice_whatever_its_letters_is_said_as_it_is(choices: list[str], seed: int) -> None:
+    tokens, ended = answer_to(grammar(spec.choice(choices, "p")), seed)
+    assert ended
+    assert VOCABULARY.text(tokens) in choices
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([r"[a-c]{1,3}(-\d+)?", "(x|yy|zzz)+", r"\w+@\w+\.(com|org)", "[^a]b?"]), st.integers(0, 2**32))
+def test_answers_match_their_expression(expression: str, seed: int) -> None:
+    tokens, ended = answer_to(grammar(spec.regex(expression, "p")), seed)
+    if ended:
+        assert re.fullmatch(expression, VOCABULARY.text(tokens), re.DOTALL)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.data())
+def test_what_is_allowed_depends_on_the_answer_alone_however_often_it_is_asked(seed: int, data: st.DataObject) -> None:
+    form = spec.json_object("p")
+    tokens, _ = answer_to(grammar(form), seed, limit=40)
+    asked = grammar(form).start()
+    for place in sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=6))):
+        assert asked.allowed([7, 8, *tokens[:place]], 2) == grammar(form).start().allowed(tokens[:place], 0)
+
+
+def test_answers_of_one_grammar_do_not_know_each_other() -> None:
+    shared = grammar(spec.choice(["yes", "no"], "p"))
+    one, other = shared.start(), shared.start()
+    y, n = (VOCABULARY.tokens.index(letter) for letter in (b"y", b"n"))
+    before = other.allowed([], 0)
+    one.allowed([y], 0)
+    assert other.allowed([], 0) == before
+    assert n in ids_in(other.allowed([], 0))
+
+
+def test_a_token_that_was_not_allowed_is_an_error_and_not_an_end() -> None:
+    asked = grammar(spec.choice(["yes", "no"], "p")).start()
+    with pytest.raises(FormLost):
+        asked.allowed([VOCABULARY.tokens.index(b"{")], 0)
+    with pytest.raises(FormLost):  # and stays one
+        asked.allowed([VOCABULARY.tokens.index(b"{")], 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        (schema(type="array", uniqueItems=True), "uniqueItems"),
+        (schema(type="object", **{"if": {}, "then": {}}), "if"),
+        (schema(type="object", dependentRequired={"a": ["b"]}), "dependentRequired"),
+        (schema(type="array", contains={"type": "integer"}), "contains"),
+        (schema(type="string", format="colour"), "colour"),
+        (schema(**{"$ref": "#/$defs/none"}), "none"),
+        (schema(**{"$ref": "http://example.invalid/schema.json"}), "example.invalid"),
+        (schema(type="vegetable"), "vegetable"),
+        (spec.regex("(", "p"), "regex"),
+        (spec.regex(r"(a)\1", "p"), "back"),
+        (spec.regex("(?=a)b", "p"), "look"),
+        (spec.grammar("start: missing", "p"), "missing"),
+        (spec.grammar("root ::= missing", "p"), "missing"),
+        (spec.grammar("::= ::= (", "p"), ""),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_with_its_name_and_a_remedy(form: spec.Spec, told: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        grammar(form)
+    assert caught.value.param == "p"
+    assert told.lower() in str(caught.value).lower()
+    assert re.match(r"p: this form cannot be enforced: .*; (leave out|write)", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        spec.regex("(a{1,1000}){1,1000000}", "p"),
+        spec.regex("((a*)*)*b", "p"),
+        spec.regex("(" * 200 + "a" + ")*" * 200, "p"),
+        spec.regex("(a|aa|aaa|b|bb)+.*[ab]{20}c", "p"),
+        schema(**{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        schema(enum=[f"value {number}" for number in range(4000)]),
+        schema(anyOf=[{"properties": {f"p{i}": {"pattern": f"^{i}*x{{1,{i}}}$"}}} for i in range(1, 300)]),
+    ],
+)
+def test_a_bomb_is_refused_or_harmless(form: spec.Spec) -> None:
+    try:
+        made = grammar(form)
+    except RequestError:
+        return
+    asked, tokens = made.start(), []
+    try:
+        for _ in range(30):
+            tokens.append(ids_in(asked.allowed(tokens, 0))[-1])
+    except FormLost:
+        pass
+
+
+def test_a_schema_of_many_pages_is_kept_to() -> None:
+    properties = {f"field_{number}": {"type": "integer", "description": "x" * 100} for number in range(300)}
+    form = schema(type="object", properties=properties, required=["field_299"], additionalProperties=False)
+    assert accepts(form, '{"field_0":1,"field_299":2}')
+    assert not accepts(form, '{"field_0":1}')
+
+
+def test_a_forced_text_is_cut_as_the_tokenizer_cuts_it() -> None:
+    vocabulary = Vocabulary(VOCABULARY, [END])
+    assert vocabulary(b"true") == [VOCABULARY.tokens.index(b"true")]
+    assert vocabulary(b"\xff\xfe") == [VOCABULARY.tokens.index(b"\xff"), VOCABULARY.tokens.index(b"\xfe")]
+
+
+class Spacing(SmallVocabulary):
+    """Puts a space before each text, and reads control tokens in it, as some tokenizers do."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        spaced = super().encode(" ", add_special_tokens=False)
+        if "<end>" in text:
+            before, _, after = text.partition("<end>")
+            return [
+                *spaced,
+                *super().encode(before, add_special_tokens=False),
+                END,
+                *self.encode(after, add_special_tokens=False),
+            ]
+        return [*spaced, *super().encode(text, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize("text", ["true", "yes<end>no", "日本 fox", '{"name": "'])
+def test_whatever_a_tokenizer_adds_a_forced_text_stays_what_it_is(text: str) -> None:
+    ids = Vocabulary(Spacing(), [END])(text.encode())
+    assert b"".join(VOCABULARY.tokens[index] for index in ids) == text.encode()
+    assert END not in ids
+    forms = Forms(Spacing(), [END])
+    tokens, ended = answer_to(forms.compile(spec.choice([text], "p")), 1)
+    assert ended
+    assert VOCABULARY.text(tokens) == text
+
+
+def test_a_model_without_an_end_cannot_have_a_form() -> None:
+    for ends in ([], [VOCABULARY.vocab_size]):
+        with pytest.raises(RequestError, match="no end token"):
+            Forms(VOCABULARY, ends).compile(spec.json_object("p"))
+
+
+def test_an_end_that_only_the_model_has_is_one_too() -> None:
+    beyond = VOCABULARY.vocab_size + 90
+    made = Forms(VOCABULARY, [beyond, END]).compile(spec.choice(["no"], "p"))
+    tokens = VOCABULARY.encode("no", add_special_tokens=False)
+    assert ids_in(made.start().allowed(tokens, 0)) == [END, beyond]
+
+
+def test_properties_come_in_the_order_of_the_schema() -> None:
+    names = ["zebra", "ant", "moth"]
+    form = schema(type="object", properties={name: {"const": 1} for name in names}, required=names)
+    tokens, ended = answer_to(grammar(form), 3)
+    assert ended
+    assert [name for name in json.loads(VOCABULARY.text(tokens)) if name in names] == names
