@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from octavo_engine.request import PreemptReason, Request, WaitReason
+from octavo_engine.request import PreemptReason, Request, Sampled, WaitReason
 
 
 class Slice(NamedTuple):
@@ -65,6 +65,16 @@ class Batch:
         if decodes == len(self.slices):
             return "decode"
         return "mixed" if decodes else "prefill"
+
+
+class Known(NamedTuple):
+    """The outcomes of a step that is computed."""
+
+    outcomes: list[Sampled]
+
+    def wait(self) -> list[Sampled]:
+        """At once."""
+        return self.outcomes
 
 
 @dataclass(frozen=True, slots=True)

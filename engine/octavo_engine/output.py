@@ -20,16 +20,6 @@ class Delta(NamedTuple):
     stop_reason: str | int | None = None  # the stop string or stop id that matched
 
 
-class Known(NamedTuple):
-    """The outcomes of a step that is computed."""
-
-    outcomes: list[Sampled]
-
-    def wait(self) -> list[Sampled]:
-        """At once."""
-        return self.outcomes
-
-
 class IncrementalText(Protocol):
     """The detokenizer of one request."""
 

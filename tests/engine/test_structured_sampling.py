@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_harness import NoMetrics, NoText
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Known
 from octavo_engine.engine import Engine
-from octavo_engine.output import Known
 from octavo_engine.request import Constraint, FinishReason, Request, SamplingParams
 from octavo_engine.runtime.drawn import Draw
 from octavo_engine.runtime.sampler import Sampler

@@ -21,11 +21,10 @@ import torch
 
 from octavo_engine import termination
 from octavo_engine.assembly import Assembly
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Known
 from octavo_engine.config import EngineConfig, ServeSettings
 from octavo_engine.engine import Recorder
 from octavo_engine.model.spec import read_spec
-from octavo_engine.output import Known
 from octavo_engine.server.serve import serve
 from octavo_engine.tokenizer import Tokenizer
 from scripted_server import WINDOW, ScriptedModel, engine_around

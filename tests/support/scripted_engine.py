@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo_engine.async_engine import AsyncEngine
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Known
 from octavo_engine.engine import Engine
-from octavo_engine.output import Known
 from octavo_engine.request import Request, Sampled
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.scheduler import Scheduler

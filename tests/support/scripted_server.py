@@ -15,13 +15,12 @@ import httpx
 
 from octavo_engine.assembly import build_scheduler, detokenizer
 from octavo_engine.async_engine import AsyncEngine
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Known
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine, Runner
 from octavo_engine.engine import Recorder as EngineRecorder
 from octavo_engine.history.recent import History
 from octavo_engine.history.timeline import Timeline
-from octavo_engine.output import Known
 from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
@@ -30,6 +29,7 @@ from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
 from octavo_engine.server.listeners import Listener, api_listener, bind, url_of
 from octavo_engine.server.tools import Formats
+from octavo_engine.structured import Forms
 from octavo_engine.tokenizer import Tokenizer
 
 SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
@@ -191,6 +191,7 @@ def scripted_server(
         keys=keys or KeyRing(()),
         lifecycle=lifecycle,
         max_body_bytes=64 * 1024,
+        forms=Forms(tokenizer, tokenizer.eos_ids),
         formats=Formats.of(tokenizer.chat_template),
         on_reject=recorder.rejected.append,
         on_refused=history.refused,

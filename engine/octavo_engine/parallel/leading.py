@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Known
 from octavo_engine.errors import EngineDead
-from octavo_engine.output import Known
 from octavo_engine.parallel.team import Team
 from octavo_engine.request import Sampled
 

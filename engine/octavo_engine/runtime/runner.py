@@ -9,9 +9,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from octavo_engine.batch import Batch
+from octavo_engine.batch import Batch, Known
 from octavo_engine.kernels.attention import StepLayout
-from octavo_engine.output import Known
 from octavo_engine.request import PROMISED, Request, Sampled
 from octavo_engine.runtime.drawn import Draw
 from octavo_engine.runtime.inputs import InputBuilder, Promised, StepInputs, StepPlan
