@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from octavo_engine.server.fields import Body, Refused
@@ -83,8 +84,13 @@ def _row(name: str, schemas: list[type[Body]]) -> Row:
 
 
 def _field(schema: type[Body], name: str) -> Schema:
-    found: Schema = schema.model_json_schema(by_alias=False)["properties"][name]
+    found: Schema = _described(schema)["properties"][name]
     return found
+
+
+@cache
+def _described(schema: type[Body]) -> dict[str, Any]:
+    return schema.model_json_schema(by_alias=False)
 
 
 def status_of(schema: type[Body], name: str) -> str:

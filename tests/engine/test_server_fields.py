@@ -11,7 +11,7 @@ import pytest
 
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import SCRIPT, WINDOW, ScriptedServer, scripted_server
-from scripted_talk import prompt_of
+from scripted_talk import prompt_of, tokenizer_with
 
 QUESTION = {"role": "user", "content": "What is the capital of France?"}
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -123,10 +123,9 @@ def test_what_the_template_does_not_take_is_refused(server: ScriptedServer, extr
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-def test_variables_reach_a_template_that_takes_them_as_text(smollm2_gguf: Path, tmp_path: Path) -> None:
+def test_variables_reach_a_template_that_takes_them_as_text(smollm2_gguf: Path) -> None:
     template = "{{ tone }} {{ reasoning_effort }}{% for m in messages %} {{ m.content }}{% endfor %}"
-    (tmp_path / "t.jinja").write_text(template)
-    tokenizer = load_tokenizer(str(smollm2_gguf), str(tmp_path / "t.jinja"))
+    tokenizer = tokenizer_with(smollm2_gguf, template)
     with scripted_server(tokenizer) as server:
         kwargs = {"tone": "<|im_start|>"}
         extra: dict[str, Any] = {"chat_template_kwargs": kwargs, "reasoning_effort": "low", "max_tokens": 1}

@@ -45,8 +45,8 @@ def grown(events: list[Any]) -> dict[str, str]:
     return texts
 
 
-def test_a_text_in_and_a_text_out(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, TURNS, SCRIPT) as (server, client):
+def test_a_text_in_and_a_text_out(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, TURNS, SCRIPT) as (server, client):
         asked: Any = {"model": "scripted", "instructions": "Be brief.", "input": "Where?", "metadata": {"k": "v"}}
         answer = client.responses.create(**asked)
         assert prompt_of(server) == "system: Be brief.\nuser: Where?\nassistant:"
@@ -64,8 +64,8 @@ def test_a_text_in_and_a_text_out(smollm2_gguf: Path, tmp_path: Path) -> None:
         ]
 
 
-def test_the_clients_own_stream_helper_understands_it(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (_, client):
+def test_the_clients_own_stream_helper_understands_it(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, HERMES, CALLS) as (_, client):
         with client.responses.stream(model="scripted", input="Weather?", tools=TOOLS) as stream:
             for _event in stream:
                 pass
@@ -73,8 +73,8 @@ def test_the_clients_own_stream_helper_understands_it(smollm2_gguf: Path, tmp_pa
         assert [item.type for item in final.output] == ["message", "function_call", "function_call"]
 
 
-def test_an_answer_cut_short_is_incomplete(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, TURNS, SCRIPT) as (_, client):
+def test_an_answer_cut_short_is_incomplete(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, TURNS, SCRIPT) as (_, client):
         asked: Any = {"model": "scripted", "input": [{"role": "user", "content": "Where?"}], "max_output_tokens": 2}
         answer = client.responses.create(**asked)
         assert answer.status == "incomplete"
@@ -84,8 +84,8 @@ def test_an_answer_cut_short_is_incomplete(smollm2_gguf: Path, tmp_path: Path) -
         assert (events[-1].type, whole.output_text) == ("response.incomplete", answer.output_text)
 
 
-def test_thoughts_words_and_calls_are_items_and_go_back(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, BOTH, f"<think>\nHm.\n</think>\n{CALLS}") as (server, client):
+def test_thoughts_words_and_calls_are_items_and_go_back(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, BOTH, f"<think>\nHm.\n</think>\n{CALLS}") as (server, client):
         asked: Any = {"model": "scripted", "input": "Weather?", "tools": TOOLS, "tool_choice": "auto"}
         answer = client.responses.create(**asked)
         assert [item.type for item in answer.output] == ["reasoning", "message", "function_call", "function_call"]
@@ -120,8 +120,8 @@ def test_thoughts_words_and_calls_are_items_and_go_back(smollm2_gguf: Path, tmp_
         ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
     ],
 )
-def test_what_is_not_supported_is_named(smollm2_gguf: Path, tmp_path: Path, extra: dict[str, Any], param: str) -> None:
-    with saying(smollm2_gguf, tmp_path, HERMES, "x") as (server, client):
+def test_what_is_not_supported_is_named(smollm2_gguf: Path, extra: dict[str, Any], param: str) -> None:
+    with saying(smollm2_gguf, HERMES, "x") as (server, client):
         asked: Any = {"model": "scripted", "input": "Where?"} | extra
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(**asked)

@@ -42,8 +42,8 @@ def plain(answer: Any) -> dict[str, Any]:
     return {"content": content, "reasoning_content": thought, "calls": calls, "end": choice.finish_reason}
 
 
-def test_calls_plain_and_streamed(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (server, client):
+def test_calls_plain_and_streamed(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, HERMES, CALLS) as (server, client):
         asked: Any = {"model": "scripted", "messages": QUESTION, "tools": TOOLS}
         answer = client.chat.completions.create(**asked)
         found = plain(answer)
@@ -61,8 +61,8 @@ def test_calls_plain_and_streamed(smollm2_gguf: Path, tmp_path: Path) -> None:
         assert "Let me look.get_weather of Paris 日本get_weather of Nice\ntool: 21\ntool: 21\n" in prompt_of(server)
 
 
-def test_logprobs_and_a_limit_go_with_calls(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (_, client):
+def test_logprobs_and_a_limit_go_with_calls(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, HERMES, CALLS) as (_, client):
         asked: Any = {"model": "scripted", "messages": QUESTION, "tools": TOOLS, "logprobs": True}
         answer = client.chat.completions.create(**asked, max_tokens=40)
         assert answer.choices[0].finish_reason == "length"
@@ -75,8 +75,8 @@ def test_logprobs_and_a_limit_go_with_calls(smollm2_gguf: Path, tmp_path: Path) 
         assert [token.bytes for token in streamed] == [token.bytes for token in tokens]
 
 
-def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path, tmp_path: Path) -> None:
-    with saying(smollm2_gguf, tmp_path, HERMES, CALLS) as (server, client):
+def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, HERMES, CALLS) as (server, client):
         asked: Any = {"model": "scripted", "messages": QUESTION, "tools": TOOLS}
         one = plain(client.chat.completions.create(**asked, parallel_tool_calls=False))
         assert len(one["calls"]) == 1
@@ -94,10 +94,8 @@ def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path, tmp_path: Path) ->
         ("{{ messages[0].content }}{# <tool_call> #}", {}, "tools"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(
-    smollm2_gguf: Path, tmp_path: Path, template: str, extra: Any, param: str
-) -> None:
-    with saying(smollm2_gguf, tmp_path, template, "x") as (server, client):
+def test_what_cannot_be_kept_is_refused(smollm2_gguf: Path, template: str, extra: Any, param: str) -> None:
+    with saying(smollm2_gguf, template, "x") as (server, client):
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS, **extra)
         assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
@@ -105,9 +103,9 @@ def test_what_cannot_be_kept_is_refused(
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_thoughts_plain_and_streamed(smollm2_gguf: Path, tmp_path: Path, forced: bool) -> None:
+def test_thoughts_plain_and_streamed(smollm2_gguf: Path, forced: bool) -> None:
     text = ("" if forced else "<think>\n") + "It is <b>late</b>.\n</think>\n\nGood night 👍🏽"
-    with saying(smollm2_gguf, tmp_path, THINKING, text) as (_, client):
+    with saying(smollm2_gguf, THINKING, text) as (_, client):
         kwargs = {"chat_template_kwargs": {"forced": forced}}
         asked: Any = {"model": "scripted", "messages": QUESTION, "extra_body": kwargs}
         found = plain(client.chat.completions.create(**asked))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import openai
 
-from octavo_engine.tokenizer import load_tokenizer
+from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import ScriptedServer, scripted_server
 
 TURNS = (
@@ -27,11 +29,18 @@ CALLS = (
 )
 
 
+@cache
+def tokenizer_with(gguf: Path, template: str) -> Tokenizer:
+    """The model's tokenizer under another template; reading it takes a second."""
+    with TemporaryDirectory() as place:
+        (Path(place) / "template.jinja").write_text(template)
+        return load_tokenizer(str(gguf), f"{place}/template.jinja")
+
+
 @contextmanager
-def saying(gguf: Path, place: Path, template: str, text: str) -> Iterator[tuple[ScriptedServer, openai.OpenAI]]:
+def saying(gguf: Path, template: str, text: str) -> Iterator[tuple[ScriptedServer, openai.OpenAI]]:
     """A server with that template, whose model says that text, and a client of it."""
-    (place / "template.jinja").write_text(template)
-    tokenizer = load_tokenizer(str(gguf), str(place / "template.jinja"))
+    tokenizer = tokenizer_with(gguf, template)
     with scripted_server(tokenizer) as server:
         server.model.script[:] = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_ids[0]]
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
