@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self, TypeVar
 
+from octavo_engine import graph_sizes
 from octavo_engine.errors import InvalidConfiguration
 
 if typing.TYPE_CHECKING:
@@ -89,7 +90,17 @@ class EngineConfig:
     async_scheduling: bool = option(
         True,
         "decide and launch the next step while a CUDA device computes this one; without effect on a CPU, with several"
-        " ranks, and while a request with penalties runs",
+        " ranks, and while a request with penalties or a given form runs",
+    )
+    enforce_eager: bool = option(
+        False,
+        "launch the kernels of decodes one by one, instead of replaying them as CUDA graphs; so it is anyway on a CPU,"
+        " with several ranks, and with other attention than triton",
+    )
+    cuda_graph_sizes: str = option(
+        "",
+        "sequences of the decodes that are recorded as CUDA graphs, separated by commas: a batch is padded to the next;"
+        " default: powers of two, from 16 on with one more between each, up to max-num-seqs and 512",
     )
     max_waiting_requests: int | None = option(
         None, "requests that may wait before new ones get 429; default: 4 x max-num-seqs", minimum=1
@@ -118,6 +129,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        self._sizes_of_graphs()
         if not self.enable_chunked_prefill and self.max_model_len and self.max_num_batched_tokens < self.max_model_len:
             raise InvalidConfiguration(
                 f"--no-enable-chunked-prefill computes each prompt in one step: raise --max-num-batched-tokens"
@@ -154,6 +166,26 @@ class EngineConfig:
             f"--kv-cache-dtype is {self.kv_cache_dtype}, which needs a CUDA device: processors have no 8-bit floats,"
             " and widening each number takes longer than reading it in 16 bits; use auto"
         )
+
+    @property
+    def why_eager(self) -> str | None:
+        """Why no decode is recorded as a CUDA graph with these settings, if none is."""
+        if self.enforce_eager:
+            return "--enforce-eager"
+        if self.tensor_parallel_size > 1:
+            return "--tensor-parallel-size is more than 1"
+        if self.attention_backend not in ("auto", "triton"):
+            return f"--attention-backend is {self.attention_backend}"
+        return None
+
+    @property
+    def graph_sizes(self) -> tuple[int, ...]:
+        """Sequences of the decodes that are recorded as CUDA graphs where there is CUDA, ascending; may be none."""
+        return () if self.why_eager else self._sizes_of_graphs()
+
+    def _sizes_of_graphs(self) -> tuple[int, ...]:
+        most = min(self.max_num_seqs, self.max_num_batched_tokens)
+        return graph_sizes.named(self.cuda_graph_sizes, most) if self.cuda_graph_sizes else graph_sizes.by_rule(most)
 
     @property
     def queue_limit(self) -> int:

@@ -53,8 +53,14 @@ class Needs:
     geometry: CacheGeometry
     weights: int  # bytes, as they lie in memory
     activations: int  # bytes: the most that a step holds beside weights and cache
+    graphs: int = 0  # bytes that CUDA graphs of decodes hold, at most
     max_model_len: int  # tokens of the longest sequence that must fit
     max_num_seqs: int
+
+    @property
+    def beside_cache(self) -> int:
+        """Bytes of all but the cache."""
+        return self.weights + self.activations + self.graphs
 
     @property
     def least_blocks(self) -> int:
@@ -186,7 +192,7 @@ class DeviceRoom:
 
     def cache_bytes(self, needs: Needs) -> int:
         """See Room."""
-        ours = needs.weights + needs.activations
+        ours = needs.beside_cache
         if self.wanted is not None:
             return self._wanted(needs, self._left - ours)
         share = int(self.total * self.utilization)
@@ -221,7 +227,7 @@ class DeviceRoom:
 
     def _lower(self, needs: Needs) -> str:
         """What to do when others hold a part of our share."""
-        spare = int(self.total * self._fitting) - needs.weights - needs.activations
+        spare = int(self.total * self._fitting) - needs.beside_cache
         lower = f"lower it to {self._fitting:g}"
         if spare >= needs.least_bytes:
             return f"{lower} or less"
@@ -232,10 +238,13 @@ class DeviceRoom:
 
     def _too_little(self, needs: Needs, spare: int) -> InsufficientMemory:
         """Our share is free, but too small for one sequence."""
-        enough = math.ceil(100 * (needs.weights + needs.activations + needs.least_bytes) / self.total) / 100
+        enough = math.ceil(100 * (needs.beside_cache + needs.least_bytes) / self.total) / 100
         raising = f"raise --gpu-memory-utilization to {enough:g}" if enough <= min(1.0, self._fitting) else ""
         if spare < 0:
-            held = f"weights and a step need {(needs.weights + needs.activations) / GIB:.2f} GiB"
+            parts = "weights and a step"
+            if needs.graphs:
+                parts = "weights, a step and CUDA graphs (--enforce-eager does without)"
+            held = f"{parts} need {needs.beside_cache / GIB:.2f} GiB"
             share = f"{self.utilization:g} of this device is {self.total * self.utilization / GIB:.2f}"
             return InsufficientMemory(f"{held}, but {share}: {raising or 'use a device with more memory'}")
         return _too_small(needs, spare, raising)

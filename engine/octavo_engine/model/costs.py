@@ -11,6 +11,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.memory import CacheGeometry, Needs
 from octavo_engine.model import packed_tensors
 from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.model.graph_costs import graph_bytes, step_row
 from octavo_engine.model.parameters import Part, parameters_of
 from octavo_engine.model.sharding import shards_of
 from octavo_engine.roofline import ModelCost
@@ -73,8 +74,8 @@ def _least(parts: Iterable[Part], width: int) -> int:
 
 def activation_bytes(spec: ModelSpec, config: EngineConfig, width: int) -> int:
     """An upper bound of what one step needs beside weights and cache: a few widest rows a token, and the logits."""
-    row = 4 * spec.hidden + 3 * spec.intermediate + 2 * (spec.query_size + 2 * spec.kv_size)
-    return config.max_num_batched_tokens * row * width + 3 * config.max_num_seqs * spec.vocab * 4
+    rows = config.max_num_batched_tokens * step_row(spec)
+    return rows * width + 3 * config.max_num_seqs * spec.vocab * 4
 
 
 def cached_width(config: EngineConfig, width: int) -> int:
@@ -96,15 +97,21 @@ def needs_of(
     Ranks have a device each, of which the fullest counts; on a host all are in one memory.
     """
     parts = [shard.spec for shard in shards_of(spec, config.tensor_parallel_size)]
+    length = config.length_for(spec.max_positions, spec.longest)
+    sizes = () if on_host else config.graph_sizes
 
     def together(needed: Callable[[ModelSpec], int]) -> int:
         return sum(map(needed, parts)) if on_host else max(map(needed, parts))
+
+    def graphs(part: ModelSpec) -> int:
+        return graph_bytes(part, geometry_of(part, config, width), sizes, width=width, max_model_len=length)
 
     return Needs(
         geometry=replace(geometry_of(spec, config, width), kv_heads=together(lambda part: part.kv_heads)),
         weights=together(lambda part: weight_bytes(part, width, tied_twice=tied_twice)),
         activations=together(lambda part: activation_bytes(replace(part, vocab=spec.vocab), config, width)),
-        max_model_len=config.length_for(spec.max_positions, spec.longest),
+        graphs=together(graphs),
+        max_model_len=length,
         max_num_seqs=config.max_num_seqs,
     )
 

@@ -51,6 +51,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {
         "weight_bytes": needs.weights,
         "activation_bytes": needs.activations,
+        "graph_bytes": needs.graphs,
         "block_bytes": needs.geometry.block_bytes,
         "block_size": needs.geometry.block_size,
     }

@@ -75,6 +75,10 @@ def _memory(plan: Plan) -> str:
         ("  weights", _bytes(needs.weights), ""),
         ("  a step's tensors, at most", _bytes(needs.activations), step),
     ]
+    if needs.graphs:
+        sizes = config.graph_sizes
+        kinds = f"{len(sizes)} sizes, up to {sizes[-1]:,} sequences"
+        rows.append(("  CUDA graphs, at most", _bytes(needs.graphs), kinds))
     if plan.target.on_host:
         ranks = config.tensor_parallel_size
         rows.append((f"  the process{'es' * (ranks > 1)}", _bytes(HOST_RUNTIME_BYTES * ranks), ""))
