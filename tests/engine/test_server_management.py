@@ -151,6 +151,12 @@ def ended(history: History, name: str, seconds: float = 1.0) -> None:
     history.finished(request, 1.0 + seconds)
 
 
+def test_the_api_is_described(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    assert "/v1/chat/completions" in described["paths"]
+
+
 def test_timelines_hold_the_latest_requests_without_their_text(client: TestClient, history: History) -> None:
     for name in "abc":
         ended(history, name)
@@ -219,6 +225,6 @@ def test_a_flush_of_a_dead_engine_says_so(neighbour: TestClient, lifecycle: Life
     assert (reply.status_code, reply.json()) == (503, {"error": "the engine has stopped"})
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/v1/models", "/health"])
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/v1/models", "/health"])
 def test_nothing_else_is_there(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 404

@@ -24,6 +24,10 @@ class Refused:
     why: str
     harmless: tuple[Any, ...] = (None,)
 
+    def lets_through(self, value: Any) -> bool:
+        """Whether a value asks for nothing. In Python false is 0, in JSON it is not."""
+        return any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in self.harmless)
+
 
 class Body(BaseModel):
     """What all bodies share: no coercion, no unknown field, no number that is not finite."""
@@ -50,7 +54,7 @@ B = TypeVar("B", bound=Body)
 def parse_body(schema: type[B], body: Mapping[str, Any]) -> B:
     """Check a body; raises RequestError naming the first wrong field."""
     known = schema.unsupported
-    asked = [name for name in body if name in known and body[name] not in known[name].harmless]
+    asked = [name for name, value in body.items() if name in known and not known[name].lets_through(value)]
     if asked:
         name = min(asked)
         message = f"{name} is not supported by this server: {known[name].why}"

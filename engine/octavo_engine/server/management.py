@@ -14,6 +14,7 @@ from octavo_engine.errors import OctavoError
 from octavo_engine.history.recent import History
 from octavo_engine.server.explaining import explaining_routes
 from octavo_engine.server.lifecycle import Lifecycle
+from octavo_engine.server.openapi import document
 
 FLUSH_SECONDS = 60.0  # it waits for the present step, which may be a long one
 
@@ -43,6 +44,11 @@ def build_management_app(
     async def load() -> Response:
         """What a scaler needs to know."""
         return JSONResponse(lifecycle.load())
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        """What the API's routes take and answer; here, because the API port serves nothing beside them."""
+        return JSONResponse(document())
 
     @app.get("/metrics")
     async def metrics() -> Response:
