@@ -28,6 +28,10 @@ from octavo_engine.parallel.leading import LeadingRunner
 from octavo_engine.parallel.ranks import Loaded, Ranks, SharedProgress
 from octavo_engine.request import Request
 from octavo_engine.runtime import host
+from octavo_engine.runtime.cuda_recorder import CudaRecorder
+from octavo_engine.runtime.graph_capture import GraphCapture
+from octavo_engine.runtime.graph_inputs import GraphShape
+from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner, Steps
@@ -58,6 +62,7 @@ class Assembly:
     cache_bytes: int
     weight_bytes: int  # of all ranks
     ranks: Ranks | None = None  # the others that share the model
+    errand: Callable[[bool], bool] | None = None  # of the step thread, once the server is ready: see AsyncEngine
 
     def awaited(self) -> str:
         """Which ranks the others wait for, in words to add to a complaint; empty when it is none."""
@@ -103,15 +108,24 @@ def assemble(
                 plan = plan_cache(as_loaded(needs, device), room_of(config, device))
             if others is not None and others.blocks is not None:
                 plan = replace(plan, blocks=min(plan.blocks, others.blocks))
-            caches = allocate(
-                geometry_of(decoder.spec, config, dtype.itemsize), plan.blocks, dtype=platform.cached, device=device
-            )
+            geometry = geometry_of(decoder.spec, config, dtype.itemsize)
+            blocks = plan.blocks + (1 if platform.graph_sizes_of(config) else 0)  # one is what pads graphs
+            caches = allocate(geometry, blocks, dtype=platform.cached, device=device)
             if ranks is not None:
                 ranks.allocate(plan.blocks)
+    graphs = graphed_steps(config, platform, decoder, caches, needs.max_model_len)
+    engine = build_engine(
+        config,
+        tokenizer,
+        metrics,
+        decoder,
+        caches=caches,
+        max_model_len=needs.max_model_len,
+        ranks=ranks,
+        graphs=graphs,
+    )
     return Assembly(
-        engine=build_engine(
-            config, tokenizer, metrics, decoder, caches=caches, max_model_len=needs.max_model_len, ranks=ranks
-        ),
+        engine=engine,
         spec=spec,
         device=device,
         dtype=dtype,
@@ -121,6 +135,7 @@ def assemble(
         cache_bytes=plan.cache_bytes,
         weight_bytes=decoder.parameter_bytes + (0 if others is None else others.weight_bytes),
         ranks=ranks,
+        errand=None if graphs is None else capture_of(graphs, engine, on_phase),
     )
 
 
@@ -179,6 +194,10 @@ class Platform:
     backend: Backend
     cached: torch.dtype  # of keys and values
 
+    def graph_sizes_of(self, config: EngineConfig) -> tuple[int, ...]:
+        """Sequences of the decodes that are replayed as CUDA graphs, ascending; none where there is no CUDA."""
+        return config.graph_sizes if self.device.type == "cuda" else ()
+
     @property
     def multiplies_codes(self) -> bool:
         """Weights in few bits need not be expanded."""
@@ -230,16 +249,17 @@ def build_engine(
     caches: list[LayerCache],
     max_model_len: int,
     ranks: Ranks | None = None,
+    graphs: GraphedSteps | None = None,
 ) -> Engine:
-    """The engine around a model and its cache, whose tensors have one entry a block."""
+    """The engine around a model and its cache, whose tensors have one entry a block, and one more for graphs."""
     eos_ids = frozenset(decoder.spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
     device = caches[0][0].device
     tell = None if ranks is None else ranks.team.tell
-    steps = Steps(decoder, caches)
+    steps = graphs or Steps(decoder, caches)
     runner = Runner(steps, block_size=config.block_size, device=device, sampler=sampler, tell=tell)
     return Engine(
-        scheduler=build_scheduler(config, num_blocks=len(caches[0][0])),
+        scheduler=build_scheduler(config, num_blocks=len(caches[0][0]) - (0 if graphs is None else 1)),
         runner=runner if ranks is None else LeadingRunner(runner, ranks.team),
         metrics=metrics,
         detokenizer=lambda request: detokenizer(tokenizer, request),
@@ -248,6 +268,28 @@ def build_engine(
         pacer=Pacer(config.max_decode_slowdown),
         overlap=config.async_scheduling and device.type != "cpu" and ranks is None,
     )
+
+
+def graphed_steps(
+    config: EngineConfig, platform: Platform, decoder: Decoder, caches: list[LayerCache], max_model_len: int
+) -> GraphedSteps | None:
+    """The model with its decodes as CUDA graphs, of which none is recorded yet; None where they are not used."""
+    if platform.device.type == "cuda" and config.why_eager:
+        log.info("decodes are not replayed from CUDA graphs: %s", config.why_eager)
+    if not (sizes := platform.graph_sizes_of(config)):
+        return None
+    shape = GraphShape(
+        sequences=sizes[-1],
+        max_context=max_model_len,
+        block_size=config.block_size,
+        spare_block=len(caches[0][0]) - 1,
+    )
+    return GraphedSteps(Steps(decoder, caches), shape, sizes, CudaRecorder(platform.device))
+
+
+def capture_of(graphs: GraphedSteps, engine: Engine, on_phase: Phase) -> GraphCapture:
+    """What records the graphs while the engine serves."""
+    return GraphCapture(graphs.record, graphs.sizes, pulse=engine.pulse, on_phase=on_phase)
 
 
 def build_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:

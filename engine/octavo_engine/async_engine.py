@@ -102,6 +102,7 @@ class AsyncEngine:
         self._new: list[Request] = []
         self._cancelled: list[str] = []
         self._flushes: list[Future[int]] = []
+        self._errand: Callable[[bool], bool] | None = None
         self._streams: dict[str, Stream] = {}
         self._refusal: OctavoError | None = None  # why `submit` takes nothing more
         self._stopping = False
@@ -168,6 +169,15 @@ class AsyncEngine:
             self._flushes.append(flushed)
             self._wake.notify()
         return flushed
+
+    def do_between_steps(self, errand: Callable[[bool], bool]) -> None:
+        """From now on, let the step thread call `errand` after each step, and at once while there is no work.
+
+        It is told whether there is none, and does a part of what it has to do; it returns False after the last one.
+        """
+        with self._wake:
+            self._errand = errand
+            self._wake.notify()
 
     def submit(self, request: Request) -> Stream:
         """Queue one request: see `submit_all`."""
@@ -260,6 +270,7 @@ class AsyncEngine:
         try:
             while self._take_commands():
                 self._deliver(self._engine.step())
+                self._run_errand()
         except BaseException as error:
             log.exception("the step loop has ended")
             with self._wake:
@@ -287,7 +298,21 @@ class AsyncEngine:
         return not stopping
 
     def _is_wanted(self) -> bool:
-        return bool(self._new or self._cancelled or self._flushes or self._stopping or self._engine.has_work)
+        return bool(
+            self._new
+            or self._cancelled
+            or self._flushes
+            or self._stopping
+            or self._errand is not None
+            or self._engine.has_work
+        )
+
+    def _run_errand(self) -> None:
+        if self._errand is None:
+            return
+        nobody_waits = not (self._new or self._engine.has_work)
+        if not self._errand(nobody_waits):
+            self._errand = None
 
     def _flush(self) -> None:
         """Outside the lock: it may take milliseconds, and whoever asked is another thread."""

@@ -15,7 +15,7 @@ import torch
 
 from gpu_check import kernel_tests, octavo, peer
 from gpu_check.loads import Load, Plan
-from gpu_check.results import OCTAVO, TRANSFORMERS, Missed, Report, Timing, Tokens
+from gpu_check.results import EAGER, OCTAVO, TRANSFORMERS, Missed, Report, Timing, Tokens
 from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.costs import cost_of
 from octavo_engine.model.spec import ModelSpec
@@ -89,8 +89,10 @@ def speed_of_peer(plan: Plan, device: torch.device, clock: Clock) -> Iterator[Ti
 
 
 def speed_of_octavo(plan: Plan, spec: ModelSpec, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
-    """Octavo with each load."""
-    yield from timed(OCTAVO, plan, device, clock, octavo.Timed(octavo.random_decoder(spec, DTYPE, device)))
+    """Octavo with each load; and on CUDA once more with each kernel launched by the host."""
+    decoder = octavo.random_decoder(spec, DTYPE, device)
+    for contender in (OCTAVO, EAGER) if device.type == "cuda" else (OCTAVO,):
+        yield from timed(contender, plan, device, clock, octavo.Timed(decoder, contender))
     give_back(device)
 
 

@@ -29,6 +29,9 @@ from octavo_engine.model.loading import load_model
 from octavo_engine.model.parameters import Part, parameters_of
 from octavo_engine.model.weights import build_decoder
 from octavo_engine.request import Request, SamplingParams
+from octavo_engine.runtime.cuda_recorder import CudaRecorder
+from octavo_engine.runtime.graph_inputs import GraphShape
+from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
@@ -103,32 +106,48 @@ def loaded_decoder(checkpoint: Path, device: torch.device) -> Decoder:
     return load_model(str(checkpoint), dtype=torch.float32, device=device, kernels=kernels)
 
 
+def recorded(steps: Steps, batch: int, length: int) -> GraphedSteps:
+    """With decodes of that batch as a CUDA graph, for sequences of up to `length` tokens; the cache has a block more
+    than requests get."""
+    keys = steps.caches[0][0]
+    shape = GraphShape(sequences=batch, max_context=length, block_size=BLOCK, spare_block=len(keys) - 1)
+    graphed = GraphedSteps(steps, shape, (batch,), CudaRecorder(keys.device))
+    graphed.record(batch)
+    return graphed
+
+
 @dataclass(frozen=True)
 class Timed:
-    """Times a decoder with a load."""
+    """Times a decoder with a load, as that contender."""
 
     decoder: Decoder
+    contender: str = OCTAVO
 
     def __call__(self, load: Load) -> Timing:
         """In an engine made for that load."""
-        return Running(self.decoder, load).timing()
+        running = Running(self.decoder, load, graphs=self.contender == OCTAVO)
+        return Timing(self.contender, load, *running.seconds())
 
 
 class Running:
-    """An engine around a decoder, with a cache that holds one load."""
+    """An engine around a decoder, with a cache that holds one load. On CUDA its decodes are replayed from a graph, unless
+    `graphs` is False; that is recorded before anything is measured."""
 
-    def __init__(self, decoder: Decoder, load: Load) -> None:
+    def __init__(self, decoder: Decoder, load: Load, *, graphs: bool = True) -> None:
         spec, norm = decoder.spec, decoder.final_norm
         self._spare = 8 + 2 * -(-load.batch * load.prompt // BUDGET)  # tokens that come while others' prompts are read
         length = load.prompt + load.steps + self._spare
         geometry = CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, norm.element_size(), BLOCK)
         blocks = load.batch * -(-length // BLOCK) + 1
-        caches = allocate(geometry, blocks, dtype=norm.dtype, device=norm.device)
+        caches = allocate(geometry, blocks + 1, dtype=norm.dtype, device=norm.device)
         config = EngineConfig(max_num_batched_tokens=BUDGET, max_num_seqs=load.batch, enable_prefix_caching=False)
+        steps: Steps | GraphedSteps = Steps(decoder, caches)
+        if graphs and norm.device.type == "cuda":
+            steps = recorded(Steps(decoder, caches), load.batch, length)
         self._load, self._vocab = load, spec.vocab
         self._engine = Engine(
             scheduler=build_scheduler(config, num_blocks=blocks),
-            runner=Runner(Steps(decoder, caches), block_size=BLOCK, device=norm.device, sampler=Sampler(eos_ids=())),
+            runner=Runner(steps, block_size=BLOCK, device=norm.device, sampler=Sampler(eos_ids=())),
             metrics=NoMetrics(),
             detokenizer=lambda _request: NoText(),
             eos_ids=frozenset(),
@@ -136,19 +155,20 @@ class Running:
             overlap=True,
         )
 
-    def timing(self) -> Timing:
-        """Prompts until each has a token, then steps of decodes alone."""
+    def seconds(self) -> tuple[float, float]:
+        """Of the prompts until each has a token, and of steps of decodes alone."""
         requests = self._submit(self._load.steps + self._spare)
+        waited = set(requests)
         began = time.perf_counter()
-        while not all(request.num_output for request in requests):
-            self._engine.step()
+        while waited:  # for a token that is told: one that is only promised is not computed yet
+            waited.difference_update(output.request for output in self._engine.step())
         first = time.perf_counter()
         tokens = sum(len(self._engine.step()) for _ in range(self._load.steps))
         end = time.perf_counter()
         assert tokens == self._load.steps * self._load.batch, "each step gives each request a token"
         for request in requests:
             self._engine.abort(request.id)
-        return Timing(OCTAVO, self._load, first - began, end - first)
+        return first - began, end - first
 
     def answers(self) -> list[list[int]]:
         """Greedy tokens of the load's prompts."""

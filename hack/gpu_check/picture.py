@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_check.results import OCTAVO, TRANSFORMERS, Report, Timing, shares
+from gpu_check.results import EAGER, OCTAVO, TRANSFORMERS, Report, Timing, shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = {OCTAVO: "#0f766e", TRANSFORMERS: "#c2410c"}
+COLORS = {OCTAVO: "#0f766e", EAGER: "#5eead4", TRANSFORMERS: "#c2410c"}
 INK, GREY = "#0f172a", "#94a3b8"
 LIMITS = {"bandwidth": "memory, decoding", "flops": "FLOP/s, decoding", "prefill_flops": "FLOP/s, prompts"}
 
@@ -30,18 +30,20 @@ def draw(report: Report, path: Path) -> None:
         figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def _timings(report: Report, contender: str) -> list[Timing]:
-    found = (report.timing(contender, load) for load in report.loads)
-    return [timing for timing in found if timing is not None]
+def _contenders(report: Report) -> dict[str, list[Timing]]:
+    """The timings of each that has some."""
+    found = {name: [report.timing(name, load) for load in report.loads] for name in COLORS}
+    kept = {name: [timing for timing in timings if timing is not None] for name, timings in found.items()}
+    return {name: timings for name, timings in kept.items() if timings}
 
 
 def _throughput(axes: Axes, report: Report) -> None:
     batches = [load.batch for load in report.loads]
     axes.loglog(batches, [report.best(load) for load in report.loads], color=GREY, ls="--", label="at best")
-    for contender, color in COLORS.items():
-        timings = _timings(report, contender)
+    for contender, timings in _contenders(report).items():
         rates = [timing.tokens_per_second for timing in timings]
-        axes.loglog([timing.load.batch for timing in timings], rates, "o-", color=color, label=contender, markersize=4)
+        places, color = [timing.load.batch for timing in timings], COLORS[contender]
+        axes.loglog(places, rates, "o-", color=color, label=contender, markersize=4)
     axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.minorticks_off()
     axes.set_title("tokens/s, decoding", loc="left", fontsize=8.5, weight="bold")
@@ -51,11 +53,12 @@ def _throughput(axes: Axes, report: Report) -> None:
 
 
 def _shares(axes: Axes, report: Report) -> None:
-    """A group of bars for each batch: for each limit, Octavo's and beside it transformers'."""
-    bars = [(limit, contender) for limit in LIMITS for contender in COLORS]
+    """A group of bars for each batch: for each limit, each contender's beside the others'."""
+    contenders = _contenders(report)
+    bars = [(limit, contender) for limit in LIMITS for contender in contenders]
     width = 0.8 / len(bars)
     for place, (limit, contender) in enumerate(bars):
-        timings = _timings(report, contender)
+        timings = contenders[contender]
         at = [report.loads.index(timing.load) - 0.4 + (place + 0.5) * width for timing in timings]
         heights = [getattr(shares(timing, report.cost, report.machine), limit) for timing in timings]
         opacity = 1.0 - 0.3 * list(LIMITS).index(limit)

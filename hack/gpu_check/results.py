@@ -9,7 +9,7 @@ from typing import Any
 from gpu_check.loads import Load
 from octavo_engine.roofline import Machine, ModelCost, Work, best_decode
 
-OCTAVO, TRANSFORMERS = "octavo", "transformers"
+OCTAVO, EAGER, TRANSFORMERS = "octavo", "octavo without graphs", "transformers"
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,8 @@ async def serve_until_stopped(parts: Parts, engine: AsyncEngine, stop: Stop) -> 
     spare_the_collector()
     lifecycle.serving()
     name, url = lifecycle.model_name, url_of(parts.api_socket)
+    if parts.assembly.errand is not None:
+        engine.do_between_steps(parts.assembly.errand)
     log.info("serving %s on %s after %.1f s", name, url, lifecycle.startup_seconds)
     await stop.asked.wait()
     return await drain_and_stop(lifecycle, engine, listener, parts.settings.server.drain_seconds)
