@@ -37,6 +37,7 @@ from octavo_engine.server.context import Context
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
 from octavo_engine.server.listeners import api_listener, bind
+from octavo_engine.structured import Forms
 from octavo_engine.tokenizer import load_tokenizer
 
 WINDOW = 2_048
@@ -81,6 +82,7 @@ async def serve_api(engine: Any, port: int) -> None:
         keys=KeyRing(()),
         lifecycle=lifecycle,
         max_body_bytes=1 << 20,
+        forms=Forms(tokenizer, tokenizer.eos_ids),
     )
     lifecycle.serving()
     listener, ended = api_listener(build_app(context)), asyncio.Event()

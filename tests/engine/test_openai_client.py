@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from serving_process import ServingProcess, serving_process
@@ -231,3 +233,56 @@ def test_a_flush_makes_a_prompt_cold_again(client: openai.OpenAI, server: Servin
     assert flushed["held_blocks"] == 0
     assert 'octavo_kv_blocks{model_name="smollm2",state="cached"} 0.0' in server.management("/metrics").text
     assert create(**asked).usage.prompt_tokens_details.cached_tokens == 0
+
+
+class Person(pydantic.BaseModel):
+    name: Annotated[str, pydantic.Field(max_length=30)]
+    age: Annotated[int, pydantic.Field(ge=0, le=120)]
+    languages: Annotated[list[Literal["de", "en", "fr"]], pydantic.Field(max_length=2)]
+
+
+ABOUT: list[Any] = [{"role": "user", "content": "Describe a person as JSON: name, age, languages."}]
+
+
+def test_an_answer_is_parsed_into_the_class_that_it_was_asked_for(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model="smollm2", messages=ABOUT, response_format=Person, temperature=0, max_tokens=300
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert isinstance(answer.choices[0].message.parsed, Person)
+
+
+def test_a_stream_of_json_equals_the_plain_answer(client: openai.OpenAI) -> None:
+    create: Any = client.chat.completions.create
+    wish = {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": Person.model_json_schema()}}
+    }
+    wish |= {"model": "smollm2", "messages": ABOUT, "temperature": 0.8, "seed": 3, "max_tokens": 60, "n": 2}
+    texts = ["", ""]
+    for chunk in create(stream=True, **wish):
+        for piece in chunk.choices:
+            texts[piece.index] += piece.delta.content or ""
+    assert texts == [choice.message.content for choice in create(**wish).choices]
+
+
+def test_choices_and_expressions(client: openai.OpenAI) -> None:
+    create: Any = client.chat.completions.create
+    chosen = create(
+        model="smollm2",
+        messages=QUESTION,
+        n=4,
+        temperature=1.5,
+        extra_body={"structured_outputs": {"choice": ["Rome", "Oslo"]}},
+    )
+    assert {choice.message.content for choice in chosen.choices} <= {"Rome", "Oslo"}
+    assert {choice.finish_reason for choice in chosen.choices} == {"stop"}
+    dated = create(model="smollm2", messages=QUESTION, extra_body={"guided_regex": r"\d{4}-\d{2}-\d{2}"})
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", dated.choices[0].message.content)
+
+
+def test_a_schema_that_cannot_be_enforced_names_its_keyword(client: openai.OpenAI) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    wish: Any = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
+        client.chat.completions.create(model="smollm2", messages=ABOUT, response_format=wish)
+    assert caught.value.param == "response_format.json_schema.schema"

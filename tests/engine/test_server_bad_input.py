@@ -136,7 +136,7 @@ def test_numbers_that_are_none(server: ScriptedServer, field: str, number: str) 
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"max_tokens": 1, "max_completion_tokens": 1}, None),
         ({"max_completion_tokens": 10_000}, "max_completion_tokens"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"prompt": "x"}, "prompt"),

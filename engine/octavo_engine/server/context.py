@@ -12,6 +12,7 @@ from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
 from octavo_engine.server.tools import Formats
+from octavo_engine.structured import Forms
 from octavo_engine.tokenizer import Tokenizer
 
 
@@ -26,6 +27,7 @@ class Context:
     keys: KeyRing
     lifecycle: Lifecycle
     max_body_bytes: int
+    forms: Forms  # that answers can be kept to
     formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
     share_prefixes: bool = False  # between callers with different keys
     on_reject: Callable[[RejectReason], None] = lambda _: None

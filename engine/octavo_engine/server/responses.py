@@ -154,7 +154,9 @@ class ResponsesBody(Body):
         "background_options": Refused("an answer is waited for, or streamed"),
         "include": Refused("there is nothing more to include", (None, [])),
         "prompt": Refused("there are no kept prompts"),
-        "text": Refused("answers are not constrained", (None, {}, {"format": {"type": "text"}})),
+        "text": Refused(
+            "answers of a given form are those of /v1/chat/completions", (None, {}, {"format": {"type": "text"}})
+        ),
         "truncation": Refused("a conversation that is too long is refused", (None, "disabled")),
         "max_tool_calls": Refused("functions run at the client, who counts them"),
         "top_logprobs": Refused("ask /v1/chat/completions", (None, 0)),

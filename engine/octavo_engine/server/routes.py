@@ -20,6 +20,7 @@ from octavo_engine.server.body import read_json
 from octavo_engine.server.chunks import Chunks
 from octavo_engine.server.context import Context
 from octavo_engine.server.fields import Body, parse_body
+from octavo_engine.server.forms import check_calls, hold_to_form, spec_of, thought_before
 from octavo_engine.server.intake import Caller, check_ids, make_requests
 from octavo_engine.server.prompts import chat_prompts, completion_prompts, echoes, reading_of
 from octavo_engine.server.replies import Refusal
@@ -70,6 +71,7 @@ class Routes:
         posted = await self._read(request, ChatBody)
         body, caller = posted.body, self._caller("chatcmpl", request)
         requests, reading = await posted.work(lambda: self._of_chat(body, caller))
+        await self._keep_to_form(posted, requests, reading)
         form = ChatForm(
             self._context.tokenizer,
             logprobs=bool(body.logprobs),
@@ -83,6 +85,7 @@ class Routes:
         posted = await self._read(request, CompletionBody)
         body, caller = posted.body, self._caller("cmpl", request)
         requests, echoed = await posted.work(lambda: self._of_completion(body, caller))
+        await self._keep_to_form(posted, requests, Reading())
         form = CompletionForm(self._context.tokenizer, logprobs=body.logprobs is not None, echoes=echoed)
         return await self._written(posted, requests, Writer(id=caller.name, model=self._context.model_name, form=form))
 
@@ -161,6 +164,15 @@ class Routes:
         context = self._context
         prompts = completion_prompts(body, context.tokenizer, context.limits)
         return make_requests(body, prompts, caller, context.limits), echoes(body, prompts, context.tokenizer)
+
+    async def _keep_to_form(
+        self, posted: Posted[ChatBody] | Posted[CompletionBody], requests: list[EngineRequest], reading: Reading
+    ) -> None:
+        """Give the requests the form that a body asks for, if it does."""
+        form = await posted.work(lambda: spec_of(posted.body))
+        check_calls(form, calls=reading.format is not None)
+        thought = thought_before(form, self._context.tokenizer, thinking=reading.thinking)
+        await hold_to_form(form, requests, self._context.forms, thought)
 
     async def _written(
         self, posted: Posted[ChatBody] | Posted[CompletionBody], requests: list[EngineRequest], writer: Writer

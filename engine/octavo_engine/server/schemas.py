@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from octavo_engine.server.fields import Body, Refused, asks, ignored, parse_body
+from octavo_engine.server.forms import Options, ResponseFormat, Schema, StructuredOutputs
 from octavo_engine.server.messages import Messages, NamedTool, Tool, ToolChoice, Tools
 
 __all__ = ["Body", "ChatBody", "CompletionBody", "DetokenizeBody", "Sampling", "TokenizeBody", "parse_body"]
@@ -136,6 +137,17 @@ class Sampling(Body):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS), AfterValidator(_not_zero)] | None = asks(
         "keep this many tokens of a longer prompt, its last; -1: as many as `max_tokens` leaves room for"
     )
+    response_format: ResponseFormat | None = asks(
+        "`text`, `json_object`, or `json_schema` with a schema that the answer keeps to:"
+        " see [STRUCTURED_OUTPUT.md](STRUCTURED_OUTPUT.md)"
+    )
+    structured_outputs: StructuredOutputs | None = asks(
+        "another form to keep to: one of `json` (a schema), `json_object`, `regex`, `choice` and `grammar`"
+    )
+    guided_json: Schema | None = asks("older name of `structured_outputs.json`")
+    guided_regex: str | None = asks("older name of `structured_outputs.regex`")
+    guided_choice: Options | None = asks("older name of `structured_outputs.choice`")
+    guided_grammar: str | None = asks("older name of `structured_outputs.grammar`")
     user: Label | None = ignored("who asks is told by the API key; nothing is kept of it")
 
     unsupported: ClassVar[Mapping[str, Refused]] = {
@@ -213,7 +225,6 @@ class ChatBody(Sampling):
         **Sampling.unsupported,
         "functions": Refused("it was replaced by tools", (None, [])),
         "function_call": Refused("it was replaced by tool_choice", (None, "none")),
-        "response_format": Refused("answers are not constrained", (None, {"type": "text"})),
         "modalities": Refused("answers are text", (None, ["text"])),
         "audio": Refused("answers are text"),
         "prediction": Refused("nothing is drafted", (None,)),
@@ -287,11 +298,6 @@ class CompletionBody(Sampling):
         "generate so many for each prompt and keep the `n` with the highest mean log-probability; not streamed"
     )
     add_special_tokens: bool = asks("put what the model expects around a text prompt, usually a BOS", True)
-
-    unsupported: ClassVar[Mapping[str, Refused]] = {
-        **Sampling.unsupported,
-        "response_format": Refused("answers are not constrained", (None, {"type": "text"})),
-    }
 
     @model_validator(mode="after")
     def _agree_on_completion(self) -> CompletionBody:

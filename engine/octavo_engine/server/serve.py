@@ -38,6 +38,7 @@ from octavo_engine.server.tools import Formats
 from octavo_engine.server.warm_up import warm_up
 from octavo_engine.server.watchdog import Limits as StepLimits
 from octavo_engine.server.watchdog import Watchdog
+from octavo_engine.structured import Forms
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -146,9 +147,9 @@ async def serve_until_stopped(parts: Parts, engine: AsyncEngine, stop: Stop) -> 
     await listener.start(parts.api_socket, on_end=stop.asked.set)
     spare_the_collector()
     lifecycle.serving()
-    name, url = lifecycle.model_name, url_of(parts.api_socket)
     if parts.assembly.errand is not None:
         engine.do_between_steps(parts.assembly.errand)
+    name, url = lifecycle.model_name, url_of(parts.api_socket)
     log.info("serving %s on %s after %.1f s", name, url, lifecycle.startup_seconds)
     await stop.asked.wait()
     return await drain_and_stop(lifecycle, engine, listener, parts.settings.server.drain_seconds)
@@ -216,6 +217,7 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         keys=parts.keys,
         lifecycle=parts.lifecycle,
         max_body_bytes=server.max_body_bytes,
+        forms=Forms(parts.tokenizer, {*assembly.spec.eos_ids, *parts.tokenizer.eos_ids}),
         formats=Formats.of(parts.tokenizer.chat_template, server.tool_call_parser, server.reasoning_parser),
         share_prefixes=config.prefix_cache_scope == "server",
         on_reject=parts.metrics.rejected,
