@@ -10,6 +10,7 @@ from torch import Tensor
 from octavo_engine.kernels.triton.sampling import choice_of, draw
 from octavo_engine.kernels.triton.targets import target_of
 from octavo_engine.request import SamplingParams
+from octavo_engine.runtime import host_draw
 from octavo_engine.runtime.sampler import _candidates, rescale
 
 SMALL_SHARE = 1e-6  # what rounding may move the border between two tokens by
@@ -62,12 +63,12 @@ class DrawCase:
         )
 
     def allowed(self) -> list[set[int]]:
-        """The tokens that the definition has at each of UNIFORMS or within rounding; of equally likely ones, all."""
+        """The tokens that the definition has at each of UNIFORMS or within rounding; of equally likely ones, which it
+        takes in any order, those that a processor draws."""
         scaled = rescale(self.logits()[None], torch.tensor([self.temperature]))[0]
         found = [set[int]() for _ in UNIFORMS]
         for top_p in {self.top_p, max(self.top_p - FILTER_SHARE, 1e-9), min(self.top_p + FILTER_SHARE, 1.0)}:
-            params = SamplingParams(temperature=self.temperature, top_k=self.top_k, top_p=top_p, min_p=self.min_p)
-            weights, ids = _candidates(scaled, params)
+            weights, ids = _candidates(scaled, self._params(top_p))
             shares = weights.exp().double()
             shares /= shares.sum()
             ends = shares.cumsum(0)
@@ -75,10 +76,22 @@ class DrawCase:
                 near = (ends - shares <= uniform + SMALL_SHARE) & (ends >= uniform - SMALL_SHARE) & (shares > 0)
                 places = near.nonzero().flatten()
                 tokens |= set((places if ids is None else ids[places]).tolist())
-        return found if self.steps is None else [self._alike(scaled, tokens) for tokens in found]
+        if self.steps is None:
+            return found
+        alike = (self._alike(scaled, tokens) for tokens in found)
+        return [tokens & self._on_a_processor(uniform) for tokens, uniform in zip(alike, UNIFORMS, strict=True)]
 
     def _alike(self, scaled: Tensor, tokens: set[int]) -> set[int]:
         return {other for token in tokens for other in (scaled == scaled[token]).nonzero().flatten().tolist()}
+
+    def _on_a_processor(self, uniform: float) -> set[int]:
+        """What it draws at that number, or within rounding."""
+        values, params = self.logits().numpy(), self._params(self.top_p)
+        near = (min(max(uniform + shift, 0.0), UNIFORMS[-1]) for shift in (-SMALL_SHARE, 0.0, SMALL_SHARE))
+        return {host_draw.draw(values, params, number) for number in near}
+
+    def _params(self, top_p: float) -> SamplingParams:
+        return SamplingParams(temperature=self.temperature, top_k=self.top_k, top_p=top_p, min_p=self.min_p)
 
     def wrong(self, device: torch.device) -> list[tuple[int, list[int]]]:
         """Tokens that the definition would not have drawn, with those that it would."""
