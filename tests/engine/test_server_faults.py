@@ -86,8 +86,10 @@ def test_it_is_ready_after_a_real_token_and_alive_through_all_that_only_takes_ti
     server.until(lambda: server.management("/readyz").text == "warming", "it warms up")
     assert (server.management("/readyz").status_code, faulty.live()) == (503, 200)
     assert " serving " not in server.output
+    assert "an errand" not in server.output
     faulty.serving()
     assert server.management("/readyz").status_code == 200
+    server.until(lambda: "an errand, nobody waits: True" in server.output, "the step thread has done its errand")
 
     # A prompt that takes longer than a decode may, with a queue behind it; then a process that did not run at all.
     asked = [threading.Thread(target=faulty.ask, args=(faulty_server.SLOW_PREFILL,)) for _ in range(6)]

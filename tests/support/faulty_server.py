@@ -56,6 +56,12 @@ FAULTS: dict[int, Callable[[], object]] = {
 }
 
 
+def errand(nobody_waits: bool) -> bool:
+    """What the step thread is to do once the server is ready."""
+    logging.info("an errand, nobody waits: %s", nobody_waits)
+    return False
+
+
 class FaultyModel:
     """Follows the script, and fails in the first decode of a request that asks for it."""
 
@@ -91,6 +97,7 @@ def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:
             num_blocks=256,
             cache_bytes=0,
             weight_bytes=0,
+            errand=errand,
         )
 
     return serve(ServeSettings.parse([gguf, *flags]), {}, build)

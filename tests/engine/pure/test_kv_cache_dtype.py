@@ -40,7 +40,8 @@ def on_host(config: EngineConfig) -> Plan:
 def test_a_block_takes_half_and_nothing_else_changes() -> None:
     plain, small = (needs_of(LLAMA_3_8B, config, width=2) for config in (AUTO, FP8))
     assert 2 * small.geometry.block_bytes == plain.geometry.block_bytes
-    assert replace(small, geometry=plain.geometry) == plain
+    assert plain.graphs - small.graphs == small.geometry.block_bytes  # of the block that is their padding
+    assert replace(small, geometry=plain.geometry, graphs=plain.graphs) == plain
 
 
 def test_a_decode_reads_half_of_the_keys_and_values() -> None:
@@ -53,7 +54,7 @@ def test_a_plan_holds_twice_the_tokens_and_is_faster_at_large_batches() -> None:
     plain, small = planned(AUTO), planned(FP8)
     assert plain.cache is not None
     assert small.cache is not None
-    assert small.cache.blocks in {2 * plain.cache.blocks, 2 * plain.cache.blocks + 1}
+    assert 0 <= small.cache.blocks - 2 * plain.cache.blocks <= 2  # half a block, and the half of the padding's
     assert small.decode(64).tokens_per_second > plain.decode(64).tokens_per_second
     assert with_four_bits(small).spared_bytes == with_four_bits(plain).spared_bytes
 
