@@ -88,3 +88,19 @@ def test_keys_and_a_full_queue_are_told(tokenizer: Tokenizer, tmp_path: Path) ->
         assert (code, document["summary"]["whole"] + refused) == (1 if refused else 0, 24), text
         out = StringIO()
         assert bench(["--url", server.url, *LOAD], out, {"OCTAVO_API_KEY": "wrong"}) == 3
+
+
+@pytest.mark.soak
+@pytest.mark.heavy
+def test_a_sweep_starts_measures_and_stops_real_servers(smollm2_gguf: Path, tmp_path: Path) -> None:
+    """A long prompt that all begin with: its tokens come from the cache, or are computed each time."""
+    out, path = StringIO(), tmp_path / "run.json"
+    load = ("--concurrency=2", "--requests=12", "--shared-prefix-tokens=300", "--input-tokens=40", "--output-tokens=4")
+    sweep = ("--sweep=enable-prefix-caching=true,false", f"--json={path}", "--", str(smollm2_gguf), "--threads=1")
+    assert bench([*load, *sweep], out, {}) == 0
+    with_it, without = (json.loads((tmp_path / f"run-{value}.json").read_text("utf-8")) for value in ("true", "false"))
+    assert with_it["serve"] == {"enable-prefix-caching": "true"}
+    assert with_it["summary"]["cached_share"] > 0.7
+    assert without["summary"]["cached_share"] == 0.0
+    assert with_it["readings"]
+    assert "| --enable-prefix-caching |" in out.getvalue()

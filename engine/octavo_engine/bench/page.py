@@ -11,7 +11,7 @@ from octavo_engine.bench.readings import Reading
 from octavo_engine.bench.summary import Objectives, Summary
 from octavo_engine.bench.svg import Point, Series, chart
 
-STEPS = 120  # of a curve over time
+STEPS = 60  # of a curve over time
 STYLE = """
 :root { color-scheme: light dark; --ink: #0f172a; --paper: #ffffff; --faint: #e2e8f0; --dim: #64748b;
   --one: #0f766e; --two: #c2410c; --three: #6d5bd0 }
@@ -66,7 +66,7 @@ def _distribution(name: str, values: Sequence[float], limit: float | None) -> st
     series = [Series("measured", points, "steps")]
     if limit and points:
         series.append(Series("objective", [(1e3 * limit, 0.0), (1e3 * limit, 100.0)]))
-    return chart(name, "ms", "% of all, up to", series, log_x=True)
+    return chart(name, "ms", "% of all, up to", series, log_x=True, headroom=1.0)
 
 
 def tokens_over_time(whole: Sequence[Outcome], seconds: float) -> list[Point]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 WIDTH, HEIGHT = 520, 240
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 30, 40
+LEFT, RIGHT, TOP, BOTTOM = 66, 12, 30, 40
 INK = ("var(--one)", "var(--two)", "var(--three)")
+HEADROOM = 1.04  # over the highest value
 POINTS = 1_500  # of a line: more cannot be told apart
 Point = tuple[float, float]
 
@@ -44,8 +45,10 @@ class Axis:
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1, 2, 5) if len(powers) <= 4 else (1,)
-            return [at for p in powers for s in steps if self.low <= (at := s * 10.0**p) <= self.high * (1 + 1e-9)]
-        step = _round_step((self.high - self.low) / 5)
+            found = [at for p in powers for s in steps if self.low <= (at := s * 10.0**p) <= self.high * (1 + 1e-9)]
+            if len(found) > 1:
+                return found  # else they lie so close that even steps are right
+        step = _round_step(max((self.high - self.low) / 5, 1e-300))
         first = math.ceil(self.low / step - 1e-9)
         return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
@@ -55,7 +58,9 @@ def _round_step(rough: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
 
 
-def chart(title: str, x_label: str, y_label: str, series: Sequence[Series], *, log_x: bool = False) -> str:
+def chart(
+    title: str, x_label: str, y_label: str, series: Sequence[Series], *, log_x: bool = False, headroom: float = HEADROOM
+) -> str:
     """One chart; text in place of it where there is nothing to show."""
     shown = [Series(each.name, _shown(each, log_x), each.kind) for each in series]
     shown = [each for each in shown if each.points]
@@ -64,7 +69,7 @@ def chart(title: str, x_label: str, y_label: str, series: Sequence[Series], *, l
     xs = [x for each in shown for x, _ in each.points]
     ys = [y for each in shown for _, y in each.points]
     across = _axis(min(xs) if log_x else min(0.0, *xs), max(xs), LEFT, WIDTH - RIGHT, log=log_x)
-    up = _axis(min(0.0, *ys), max(ys), HEIGHT - BOTTOM, TOP)
+    up = _axis(min(0.0, *ys), headroom * max(ys), HEIGHT - BOTTOM, TOP)
     parts = [*_frame(title, x_label, y_label, across, up), *_drawn(shown, across, up), *_legend(shown)]
     label = html.escape(f"{title}: {y_label} over {x_label}", quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
@@ -96,7 +101,7 @@ def _frame(title: str, x_label: str, y_label: str, across: Axis, up: Axis) -> It
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         yield _text(x, HEIGHT - BOTTOM + 14, number(value), "middle")
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "middle")
-    yield f'<g transform="translate(12 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{_text(0, 0, y_label, "middle")}</g>'
+    yield f'<g transform="translate(10 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{_text(0, 0, y_label, "middle")}</g>'
 
 
 def _drawn(series: Sequence[Series], across: Axis, up: Axis) -> Iterator[str]:
@@ -117,7 +122,7 @@ def _legend(series: Sequence[Series]) -> Iterator[str]:
         return
     x = float(WIDTH - RIGHT)
     for each, ink in reversed(list(zip(series, _inks(len(series)), strict=True))):
-        x -= 6.2 * len(each.name) + 16
+        x -= 6.6 * len(each.name) + 22
         yield f'<rect x="{x:.1f}" y="7" width="8" height="8" fill="{ink}"/>{_text(x + 11, 15, each.name)}'
 
 
