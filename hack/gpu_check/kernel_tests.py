@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,9 +25,11 @@ def run(tests: str, workers: int, seconds: float) -> Suite:
             done = subprocess.run(command, cwd=ROOT, timeout=seconds, check=False, capture_output=True, text=True)
         except subprocess.TimeoutExpired:
             return Suite(0, 1, 0, seconds, (f"{tests} took longer than {seconds:.0f} s",))
-        if not found.exists():
-            return Suite(0, 1, 0, 0.0, tuple(done.stdout.splitlines()[-3:] + done.stderr.splitlines()[-3:]))
-        return counted(found.read_text("utf-8"))
+        suite = counted(found.read_text("utf-8")) if found.exists() else Suite(0, 0, 0, 0.0)
+        if suite.failed or not done.returncode:
+            return suite
+        said = done.stdout.splitlines()[-3:] + done.stderr.splitlines()[-3:]  # nothing was found to run, for one
+        return replace(suite, failed=1, failures=tuple(said))
 
 
 def counted(junit: str) -> Suite:

@@ -130,8 +130,8 @@ class Timed:
 
 
 class Running:
-    """An engine around a decoder, with a cache that holds one load. On CUDA its decodes are replayed from a graph, unless
-    `graphs` is False; that is recorded before anything is measured."""
+    """An engine around a decoder, with a cache that holds one load. On CUDA its decodes are replayed from a graph,
+    unless `graphs` is False; that is recorded before anything is measured."""
 
     def __init__(self, decoder: Decoder, load: Load, *, graphs: bool = True) -> None:
         spec, norm = decoder.spec, decoder.final_norm

@@ -7,13 +7,16 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from gpu_check import kernel_tests, picture, text
 from gpu_check.loads import FULL_PLAN, TINY_PLAN, Load, fitted
 from gpu_check.results import OCTAVO, TRANSFORMERS, Missed, Report, Shares, Suite, Timing, Tokens, shares
+from octavo_engine.engine import Engine, Output
 from octavo_engine.roofline import Machine, ModelCost
 
 pytestmark = pytest.mark.engine
@@ -140,9 +143,42 @@ def test_all_of_it_runs_on_a_processor(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_it_says_so() -> None:
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     done = program()
     assert (done.returncode, done.stdout) == (0, "gpu-check: there is no CUDA device here, so nothing was checked\n")
+
+
+class Told:
+    """An engine, and a clock on which each step takes a second that tells tokens: until then they were computed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.seconds = engine, 0.0
+
+    def step(self) -> list[Output]:
+        outputs = self.engine.step()
+        self.seconds += bool(outputs)
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+@pytest.mark.parametrize("load", TINY_PLAN.loads, ids=str)
+def test_prompts_are_computed_until_their_tokens_are_told(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are launched ahead of the device: what is launched has taken no time yet."""
+    from gpu_check import check, octavo
+
+    spec = check.spec_of(TINY_PLAN, check.DTYPE)
+    running = octavo.Running(octavo.random_decoder(spec, check.DTYPE, torch.device("cpu")), load)
+    told = Told(running._engine)
+    monkeypatch.setattr(running, "_engine", told)
+    monkeypatch.setattr(octavo.time, "perf_counter", lambda: told.seconds)
+    assert running.seconds() == (1.0, load.steps)
+
+
+def test_where_no_test_is_found_something_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").touch()
+    found = kernel_tests.run(str(tmp_path), 0, 120.0)
+    assert (found.passed, found.failed, found.skipped) == (0, 1, 0)
+    assert "no tests ran" in " ".join(found.failures)
