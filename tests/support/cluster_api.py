@@ -30,6 +30,8 @@ KINDS: dict[str, Kind] = {
     "osvc": SERVICES,
     "pod": ("v1", "pods"),
     "poddisruptionbudget": ("policy/v1", "poddisruptionbudgets"),
+    "podmonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+    "prometheusrule": ("monitoring.coreos.com/v1", "prometheusrules"),
     "service": ("v1", "services"),
     "serviceaccount": ("v1", "serviceaccounts"),
 }

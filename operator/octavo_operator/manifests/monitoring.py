@@ -34,18 +34,22 @@ def pod_monitor(resource: Manifest, spec: Spec) -> Manifest:
 
 
 def prometheus_rule(resource: Manifest, spec: Spec) -> Manifest:
-    """The service's alerts. Without them it holds no group: so nothing needs to be deleted, and no right to do it."""
+    """The service's alerts. Unwanted, they leave an empty group: nothing needs to be deleted, and no right to do it.
+
+    A spec without any group is one that server-side apply cannot make of one with groups.
+    """
     return {
         "apiVersion": PROMETHEUS_RULE[0],
         "kind": PROMETHEUS_RULE[1],
         "metadata": metadata(resource, extra_labels=spec.monitoring.labels),
-        "spec": {"groups": [_group(resource, spec.monitoring)] if spec.monitoring.alerts else []},
+        "spec": {"groups": [_group(resource, spec.monitoring)]},
     }
 
 
 def _group(resource: Manifest, wish: Monitoring) -> Manifest:
     head = resource["metadata"]
-    alerts = service_alerts(Scope.service(head["namespace"], head["name"]), _objectives(wish))
+    scope = Scope.service(head["namespace"], head["name"])
+    alerts = service_alerts(scope, _objectives(wish)) if wish.alerts else []
     return {"name": "octavo-service", "rules": [alert.rendered() for alert in alerts]}
 
 
