@@ -109,7 +109,7 @@ def test_thoughts_words_and_calls_are_items_and_go_back(smollm2_gguf: Path) -> N
         ({"store": True}, "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"text": {"format": {"type": "json_object"}}}, "text"),
-        ({"tool_choice": "required", "tools": TOOLS}, "tool_choice"),
+        ({"tools": [TOOLS[0] | {"strict": True}]}, "tools[0].strict"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 10_000}, "max_output_tokens"),
@@ -127,3 +127,12 @@ def test_what_is_not_supported_is_named(smollm2_gguf: Path, extra: dict[str, Any
             client.responses.create(**asked)
         assert caught.value.param == param
         assert server.engine.arrivals == 0
+
+
+def test_a_call_can_be_required(smollm2_gguf: Path) -> None:
+    text = '[{"name": "get_weather", "arguments": {"city": "Nice"}}]'
+    with saying(smollm2_gguf, TURNS, text) as (server, client):
+        asked: Any = {"model": "scripted", "input": "Weather?", "tools": TOOLS, "tool_choice": "required"}
+        (call,) = client.responses.create(**asked).output
+        assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "get_weather", {"city": "Nice"})
+        assert server.recorder.ended[-1].constraint is not None

@@ -9,11 +9,15 @@ from typing import Any
 import openai
 import pytest
 
-from scripted_talk import CALLS, HERMES, THINKING, prompt_of, saying
+from octavo_engine.request import Request, Sampled
+from scripted_server import ScriptedModel
+from scripted_talk import CALLS, HERMES, THINKING, TURNS, prompt_of, saying
 
 QUESTION: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+STRICT = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS, "strict": True}}
+ODD = {"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}
 
 
 def joined(chunks: Any) -> dict[str, Any]:
@@ -88,8 +92,11 @@ def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "extra", "param"),
     [
-        (HERMES, {"tool_choice": "required"}, "tool_choice"),
-        (HERMES, {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, "tool_choice"),
+        (HERMES, {"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
+        (HERMES, {"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
+        (HERMES, {"tool_choice": "required", "extra_body": {"ignore_eos": True}}, "ignore_eos"),
+        (HERMES, {"tools": [STRICT]}, "tools[0].function.strict"),
+        (HERMES, {"tools": [ODD], "tool_choice": "required"}, "tools"),
         (THINKING, {}, "tools"),
         ("{{ messages[0].content }}{# <tool_call> #}", {}, "tools"),
     ],
@@ -97,8 +104,8 @@ def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path) -> None:
 def test_what_cannot_be_kept_is_refused(smollm2_gguf: Path, template: str, extra: Any, param: str) -> None:
     with saying(smollm2_gguf, template, "x") as (server, client):
         with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS, **extra)
-        assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+            client.chat.completions.create(**{"model": "scripted", "messages": QUESTION, "tools": TOOLS} | extra)
+        assert caught.value.param == param
         assert server.engine.arrivals == 0
 
 
@@ -116,3 +123,56 @@ def test_thoughts_plain_and_streamed(smollm2_gguf: Path, forced: bool) -> None:
         quiet = plain(client.chat.completions.create(**asked))
         assert quiet == found | {"reasoning_content": ""}
         assert quiet == joined(client.chat.completions.create(**asked, stream=True))
+
+
+def holding(sample: Any) -> Any:
+    """Sampling that fails where the script says what the request's form does not allow."""
+
+    def held(model: ScriptedModel, request: Request) -> Sampled:
+        sampled: Sampled = sample(model, request)
+        assert request.constraint is not None
+        allowed, token = request.constraint.allowed(request.tokens, request.num_prompt), sampled.token_id
+        return sampled if allowed[token // 8] >> token % 8 & 1 else Sampled(token, error="not of the form")
+
+    return held
+
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+LIST = '[{"name": "get_weather", "arguments": {"city": "Paris 日本"}}, {"name": "f", "arguments": {"city": "Nice"}}]'
+
+
+@pytest.mark.parametrize(
+    ("template", "choice", "text", "calls"),
+    [
+        (TURNS, "required", LIST, [["get_weather", '{"city": "Paris 日本"}'], ["f", '{"city": "Nice"}']]),
+        (HERMES, NAMED, '{"city": "Paris"}', [["get_weather", '{"city": "Paris"}']]),
+    ],
+)
+def test_a_call_that_has_to_be_is_held_to_its_schema(
+    smollm2_gguf: Path, monkeypatch: pytest.MonkeyPatch, *, template: str, choice: Any, text: str, calls: Any
+) -> None:
+    monkeypatch.setattr(ScriptedModel, "_sample", holding(ScriptedModel._sample))
+    with saying(smollm2_gguf, template, text) as (server, client):
+        asked: Any = {"model": "scripted", "messages": QUESTION, "tools": [*TOOLS, STRICT], "tool_choice": choice}
+        found = plain(client.chat.completions.create(**asked))
+        assert (found["calls"], found["content"], found["end"]) == (calls, "", "tool_calls")
+        assert found == joined(client.chat.completions.create(**asked, stream=True))
+        assert prompt_of(server).startswith("tools: get_weatherf\n")
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("required", "It is warm."),
+        ("required", "[]"),
+        ("required", '[{"name": "fly", "arguments": {}}]'),
+        ("required", '[{"name": "get_weather", "arguments": {"city": 5}}]'),
+        (NAMED, '{"city": 5}'),
+    ],
+)
+def test_what_is_no_such_call_cannot_be_said(
+    smollm2_gguf: Path, monkeypatch: pytest.MonkeyPatch, choice: Any, text: str
+) -> None:
+    monkeypatch.setattr(ScriptedModel, "_sample", holding(ScriptedModel._sample))
+    with saying(smollm2_gguf, TURNS, text) as (_, client), pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS, tool_choice=choice)

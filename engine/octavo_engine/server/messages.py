@@ -132,18 +132,15 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSA
 
 
 class FunctionSpec(Body):
-    """A function that the model may call. `parameters` is a JSON schema, which the model reads."""
+    """A function that the model may call. `parameters` is a JSON schema, which the model reads.
+
+    `strict` asks for calls that are held to it: so are all that an answer has to be, and no others.
+    """
 
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-
-    @model_validator(mode="after")
-    def _promises_what_it_can(self) -> FunctionSpec:
-        if self.strict:
-            raise ValueError("strict: true is not supported: calls follow the model, and no grammar holds them")
-        return self
 
 
 class Tool(Body):

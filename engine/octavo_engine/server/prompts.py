@@ -34,9 +34,16 @@ def chat_prompts(body: ChatBody, tokenizer: Tokenizer, limits: Limits, formats: 
 
 def _check_tools(body: ChatBody, formats: Formats) -> None:
     """Refused, rather than ignored, where calls could not be enforced or understood."""
+    named = body.named_tool
+    if named is not None and all(tool.function.name != named for tool in body.offered):
+        raise RequestError(f"tool_choice: no tool is called {named}", param="tool_choice")
     if body.must_call:
-        message = "tool_choice: only 'auto' and 'none' are supported: a call cannot be enforced"
-        raise RequestError(message, param="tool_choice", code="unsupported_parameter")
+        return
+    for number, tool in enumerate(body.offered):
+        if tool.function.strict:
+            param = f"tools[{number}].function.strict"
+            message = f"{param}: calls that the model need not make are not held to a schema; use tool_choice: required"
+            raise RequestError(message, param=param, code="unsupported_parameter")
     if body.offered and formats.tools is None:
         message = "tools: how this model writes calls is not known; start the server with --tool-call-parser"
         raise RequestError(message, param="tools", code="unsupported_parameter")
@@ -61,8 +68,10 @@ def reading_of(body: ChatBody, prompt: list[int], tokenizer: Tokenizer, formats:
     offered = body.offered
     return Reading(
         format=formats.tools if offered else None,
+        must_call=body.must_call,
+        named=body.named_tool,
         names=frozenset(tool.function.name for tool in offered),
-        most_calls=1 if body.parallel_tool_calls is False else None,
+        most_calls=body.most_calls,
         thinking=_begins_as_thought(prompt, tokenizer) if formats.thinks else None,
     )
 

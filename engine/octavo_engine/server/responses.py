@@ -223,8 +223,9 @@ def _call(item: CallItem) -> dict[str, Any]:
 
 def in_our_names(error: RequestError) -> RequestError:
     """An error about the conversation, as one about the body that it was made of."""
-    ours = _CHAT_NAMES.get(error.param or "")
-    if ours is None:
+    theirs = error.param or ""
+    ours = _CHAT_NAMES.get(theirs, theirs.replace("].function.", "]."))  # tools are flat here
+    if ours == theirs:
         return error
     message = str(error).removeprefix(f"{error.param}: ")
     return type(error)(f"{ours}: {message}", param=ours, code=error.code)

@@ -17,6 +17,7 @@ from octavo_engine.request import Request as EngineRequest
 from octavo_engine.server.answering import Answering, Events, Write
 from octavo_engine.server.answers import ChatForm, CompletionForm, Writer
 from octavo_engine.server.body import read_json
+from octavo_engine.server.call_form import call_form
 from octavo_engine.server.chunks import Chunks
 from octavo_engine.server.context import Context
 from octavo_engine.server.fields import Body, parse_body
@@ -28,6 +29,7 @@ from octavo_engine.server.response_events import ResponseWriter
 from octavo_engine.server.responses import ResponsesBody, as_chat, in_our_names
 from octavo_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from octavo_engine.server.tools import Reading
+from octavo_engine.structured import Spec
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
@@ -71,7 +73,7 @@ class Routes:
         posted = await self._read(request, ChatBody)
         body, caller = posted.body, self._caller("chatcmpl", request)
         requests, reading = await posted.work(lambda: self._of_chat(body, caller))
-        await self._keep_to_form(posted, requests, reading)
+        await self._keep_to_form(posted, body, requests, reading)
         form = ChatForm(
             self._context.tokenizer,
             logprobs=bool(body.logprobs),
@@ -85,7 +87,7 @@ class Routes:
         posted = await self._read(request, CompletionBody)
         body, caller = posted.body, self._caller("cmpl", request)
         requests, echoed = await posted.work(lambda: self._of_completion(body, caller))
-        await self._keep_to_form(posted, requests, Reading())
+        await self._keep_to_form(posted, body, requests, Reading())
         form = CompletionForm(self._context.tokenizer, logprobs=body.logprobs is not None, echoes=echoed)
         return await self._written(posted, requests, Writer(id=caller.name, model=self._context.model_name, form=form))
 
@@ -94,7 +96,9 @@ class Routes:
         posted = await self._read(request, ResponsesBody)
         body, caller = posted.body, self._caller("resp", request)
         try:
-            requests, reading = await posted.work(lambda: self._of_chat(as_chat(body), caller))
+            chat = await posted.work(lambda: as_chat(body))
+            requests, reading = await posted.work(lambda: self._of_chat(chat, caller))
+            await self._keep_to_form(posted, chat, requests, reading)
             reader = reading.reader(f"{caller.name}-0")
             writer = ResponseWriter(caller.name, self._context.model_name, body, reader)
             answering = Answering(self._context.engine, requests, request.receive)
@@ -156,8 +160,7 @@ class Routes:
         context = self._context
         prompts = chat_prompts(body, context.tokenizer, context.limits, context.formats)
         reading = reading_of(body, prompts[0], context.tokenizer, context.formats)
-        special = reading.format is not None and reading.format.special
-        return make_requests(body, prompts, caller, context.limits, show_special=special), reading
+        return make_requests(body, prompts, caller, context.limits, show_special=reading.special), reading
 
     def _of_completion(self, body: CompletionBody, caller: Caller) -> tuple[list[EngineRequest], list[str]]:
         """The requests of prompts, and what each choice begins with."""
@@ -166,13 +169,18 @@ class Routes:
         return make_requests(body, prompts, caller, context.limits), echoes(body, prompts, context.tokenizer)
 
     async def _keep_to_form(
-        self, posted: Posted[ChatBody] | Posted[CompletionBody], requests: list[EngineRequest], reading: Reading
+        self, posted: Posted[B], body: ChatBody | CompletionBody, requests: list[EngineRequest], reading: Reading
     ) -> None:
         """Give the requests the form that a body asks for, if it does."""
-        form = await posted.work(lambda: spec_of(posted.body))
-        check_calls(form, calls=reading.format is not None)
+        form = await posted.work(lambda: self._form_of(body, reading))
         thought = thought_before(form, self._context.tokenizer, thinking=reading.thinking)
         await hold_to_form(form, requests, self._context.forms, thought)
+
+    @staticmethod
+    def _form_of(body: ChatBody | CompletionBody, reading: Reading) -> Spec | None:
+        form = spec_of(body)
+        check_calls(form, calls=reading.calls)
+        return call_form(body) if form is None and isinstance(body, ChatBody) else form
 
     async def _written(
         self, posted: Posted[ChatBody] | Posted[CompletionBody], requests: list[EngineRequest], writer: Writer

@@ -200,7 +200,8 @@ class ChatBody(Sampling):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = asks("and those of so many likeliest; needs `logprobs`")
     tools: Tools | None = asks("up to 128 functions; where the model's chat template has a place for them, else a 400")
     tool_choice: ToolChoice | None = asks(
-        "`auto` or `none`; `required` and a named function are refused: they need constrained decoding"
+        "`none`; `auto`: the model decides; `required`, or a function by its name: the answer is calls, held to their"
+        " schemas; default: `auto`"
     )
     parallel_tool_calls: bool | None = asks("false: the answer has one call at most")
     reasoning_effort: Annotated[str, Field(max_length=32)] | None = asks(
@@ -275,6 +276,16 @@ class ChatBody(Sampling):
     def must_call(self) -> bool:
         """True when the answer has to be a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def named_tool(self) -> str | None:
+        """The function that the answer has to call."""
+        return self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+
+    @property
+    def most_calls(self) -> int | None:
+        """How many calls an answer may have; None: any number."""
+        return 1 if self.parallel_tool_calls is False else None
 
     @property
     def opens_answer(self) -> bool:

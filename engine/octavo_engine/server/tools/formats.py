@@ -35,7 +35,8 @@ class ToolFormat:
     call_id: Callable[[str], str]  # from something unique, as the format's templates want it
 
 
-def _call_id(unique: str) -> str:
+def call_id(unique: str) -> str:
+    """An id as OpenAI's look."""
     return "call_" + hashlib.sha256(unique.encode()).hexdigest()[:24]
 
 
@@ -45,14 +46,14 @@ def _nine_letters(unique: str) -> str:
 
 
 FORMATS = (
-    ToolFormat("hermes", ("<tool_call>",), lambda message, _: Hermes(message), special=False, call_id=_call_id),
+    ToolFormat("hermes", ("<tool_call>",), lambda message, _: Hermes(message), special=False, call_id=call_id),
     ToolFormat("mistral", ("[TOOL_CALLS]",), lambda message, _: Mistral(message), special=True, call_id=_nine_letters),
     ToolFormat(
         "llama3",
         ("<|python_tag|>", '"parameters": dictionary of argument name'),
         Llama3,
         special=True,
-        call_id=_call_id,
+        call_id=call_id,
     ),
 )
 

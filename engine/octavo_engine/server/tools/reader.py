@@ -5,32 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from octavo_engine.server.tools.formats import Parser, ToolFormat
+from octavo_engine.server.tools.enforced import CallList, CallOf
+from octavo_engine.server.tools.formats import Parser, ToolFormat, call_id
 from octavo_engine.server.tools.message import Message, Said
 from octavo_engine.server.tools.thinking import Thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How the answers to one body are read. `format` None: no tools are offered, and nothing is taken for a call."""
+    """How the answers to one body are read.
+
+    Calls are looked for in the model's own `format` (None: in none); or, with `must_call`, an answer is nothing else:
+    a list of them, or the arguments of the function `named`.
+    """
 
     format: ToolFormat | None = None
     names: Collection[str] = ()  # of the tools offered
     most_calls: int | None = None
+    must_call: bool = False
+    named: str | None = None
     thinking: bool | None = None  # whether an answer begins as a thought; None: this model does not think aloud
+
+    @property
+    def calls(self) -> bool:
+        """True when an answer may have calls."""
+        return self.must_call or self.format is not None
 
     @property
     def verbatim(self) -> bool:
         """True when an answer's text is its content, and there is nothing to read."""
-        return self.format is None and self.thinking is None
+        return not self.calls and self.thinking is None
+
+    @property
+    def special(self) -> bool:
+        """True when special tokens belong into the text, as marks of calls."""
+        return not self.must_call and self.format is not None and self.format.special
 
     def reader(self, name: str) -> MessageReader:
         """A reader of the choice called `name`, which the ids of its calls are derived from."""
-        form = self.format
-        if form is None:
-            return MessageReader(Message(str), None, thinking=self.thinking)
-        message = Message(lambda index: form.call_id(f"{name}-{index}"), self.most_calls)
-        return MessageReader(message, form.parser(message, self.names), thinking=self.thinking)
+        make_id = call_id if self.format is None else self.format.call_id
+        message = Message(lambda index: make_id(f"{name}-{index}"), self.most_calls)
+        return MessageReader(message, self._parser(message), thinking=self.thinking)
+
+    def _parser(self, message: Message) -> Parser | None:
+        if self.named is not None:
+            return CallOf(message, self.named)
+        if self.must_call:
+            return CallList(message)
+        return None if self.format is None else self.format.parser(message, self.names)
 
 
 class MessageReader:
