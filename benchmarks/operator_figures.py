@@ -112,7 +112,8 @@ class Bench:
         try:
             yield
         finally:
-            self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+            self.api.delete(path := f"/api/v1/namespaces/{self.namespace}")
+            wait(lambda: self.api.get(path) is None, 60, "the end of a namespace")  # which would be measured, too
             self.namespace = home
 
     @property
