@@ -59,7 +59,7 @@ class Answer:
         if self.failure is not None:
             return self.failure
         if not self.arrivals and not self.ended:
-            return Failure.MALFORMED, "the reply holds no events"
+            return Failure.MALFORMED, f"the reply holds no events: {_line(self._rest)}"
         if not self.ended:
             return Failure.CUT, "the stream has no [DONE]"
         return None if self.arrivals else (Failure.EMPTY, "the answer has no text")

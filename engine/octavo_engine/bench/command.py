@@ -85,7 +85,7 @@ async def _sweep(settings: BenchSettings, out: TextIO) -> int:
         for value in sweep.values:
             try:
                 reported = await _at(sweep, value, settings, stop, out)
-            except NotStarted as error:
+            except (NotStarted, NotAnswered) as error:
                 codes.append(_complain(error, INTERRUPTED if stop.is_set() else NO_ANSWER))
                 break
             seen.append(document.saved(reported.document, value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from octavo_engine.bench.measurement import Measurement
+from octavo_engine.bench.outcome import Failure
 from octavo_engine.bench.quantiles import Spread
 from octavo_engine.bench.readings import Reading
 from octavo_engine.bench.summary import Summary
@@ -137,6 +138,8 @@ def _trust(measurement: Measurement, summary: Summary) -> Iterator[str]:
         yield f"**In doubt:** {cost.doubt}."
     if summary.late is not None and summary.late.p99 > LATE_SECONDS:
         yield f"**In doubt:** requests were sent {1e3 * summary.late.p99:.1f} ms after they were due (P99)."
+    if "ignore_eos" in summary.examples.get(Failure.REJECTED, ""):
+        yield "The server refuses ignore_eos: ask with --no-ignore-eos; answers may then be shorter than asked for."
     if summary.interrupted:
         yield f"Under way when it was stopped: {summary.interrupted:,} requests. They count nowhere."
     if summary.cached_share is not None:

@@ -226,6 +226,14 @@ def test_the_report_says_when_prompts_were_not_counted() -> None:
     assert "does not count tokens" in report(measured(uncounted), summarize(uncounted, 1.0, Objectives()))
 
 
+def test_a_server_that_refuses_a_field_of_ours_is_told_apart() -> None:
+    outcomes = [failed(Failure.REJECTED, "400: Unrecognized request argument supplied: ignore_eos")]
+    text = report(measured(outcomes), summarize(outcomes, 1.0, Objectives()))
+    assert "ask with --no-ignore-eos" in text
+    others = [failed(Failure.REJECTED, "400: no such model")]
+    assert "ignore" not in report(measured(others), summarize(others, 1.0, Objectives()))
+
+
 def test_a_report_of_nothing_is_one() -> None:
     text = report(measured([]), summarize([], 1.0, Objectives()))
     assert "0 of 0 requests" in text
