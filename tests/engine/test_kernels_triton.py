@@ -66,6 +66,7 @@ def test_engines_answer_as_with_torch(interpreted: dict[str, Any]) -> None:
     assert len(interpreted["tokens"]) == 2
     for answers in interpreted["tokens"].values():
         assert answers["triton"] == answers["torch"]
+        assert answers["replayed"] == answers["torch"]
         assert len({tuple(answer) for answer in answers["torch"]}) == len(answers["torch"]), "all alike shows nothing"
 
 

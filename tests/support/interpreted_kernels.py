@@ -24,11 +24,16 @@ from octavo_engine.kernels.triton.targets import H100, launch_of
 from octavo_engine.kernels.triton.traffic import DecodeShape, decode_traffic
 from octavo_engine.model.loading import load_model
 from octavo_engine.request import SamplingParams
+from octavo_engine.runtime.graphs import GraphedSteps
+from octavo_engine.runtime.runner import Steps
+from replaying import Replaying, graphed
 from triton_cases import BF16, E4M3, TritonCase, decode_cases, mixed_cases, soak_cases
 
 PROMPT_LENGTHS = (1, 16, 17, 39)  # alone, a block, a block and one, over two of the engine's chunks
 CHUNK = 24  # tokens of a step: prompts are cut, and share steps with decodes
 ANSWER = 5  # tokens
+SIZES = (3, 4)  # sequences of recorded decodes: the first ones to end leave two that are padded to three
+RECORDED_FOR = 160  # tokens: several pieces, where these prompts have one or two
 
 TRAFFIC_CASES = (
     TritonCase(((0, 1), (15, 1), (16, 1), (64, 1), (129, 1)), dtype=BF16),
@@ -65,15 +70,31 @@ def traffic(case: TritonCase) -> dict[str, int]:
 
 
 def tokens(checkpoint: Path) -> dict[str, Sequence[Sequence[int]]]:
-    """Greedy tokens of some prompts, all at once, by backend."""
-    return {backend: _answers(checkpoint, backend) for backend in ("triton", "torch")}  # type: ignore[arg-type]
+    """Greedy tokens of some prompts, all at once, by backend; and with decodes that are padded and replayed."""
+    recorder = Replaying()
+    found = {
+        "triton": _answers(checkpoint, "triton"),
+        "torch": _answers(checkpoint, "torch"),
+        "replayed": _answers(checkpoint, "triton", recorder),
+    }
+    assert set(recorder.replays) == set(SIZES), "each size has come"
+    return found
 
 
-def _answers(checkpoint: Path, backend: Backend) -> list[list[int]]:
+def _answers(checkpoint: Path, backend: Backend, recorder: Replaying | None = None) -> list[list[int]]:
     decoder = load_model(
         str(checkpoint), dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend), loop="python"
     )
-    harness = Harness(decoder, budget=CHUNK, blocks=64)
+
+    def wrap(steps: Steps) -> Steps | GraphedSteps:
+        if recorder is None:
+            return steps
+        made = graphed(steps, SIZES, recorder, max_context=RECORDED_FOR)
+        for size in reversed(SIZES):
+            made.record(size)
+        return made
+
+    harness = Harness(decoder, budget=CHUNK, blocks=64, spare_blocks=1, wrap=wrap)
     source = torch.Generator().manual_seed(5)
     prompts = [torch.randint(3, decoder.spec.vocab, (length,), generator=source).tolist() for length in PROMPT_LENGTHS]
     params = SamplingParams(temperature=0.0, max_tokens=ANSWER, ignore_eos=True)
