@@ -11,7 +11,7 @@ from octavo_engine.structured.spec import Spec
 MAX_BYTES = 64 << 20
 # Measured of what compiled forms take (benchmarks/structured.py --memory): a little for the smallest, and more the
 # longer they are.
-BYTES_EACH, BYTES_PER_CHARACTER = 96 << 10, 256
+BYTES_EACH, BYTES_PER_CHARACTER = 112 << 10, 128
 
 
 class Kept:
