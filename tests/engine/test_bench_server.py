@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from octavo_engine.bench.command import bench
+from octavo_engine.explain.scrape import Between, Scrape
 from octavo_engine.request import EventKind
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import ScriptedServer, scripted_server
+from serving_process import serving_process
 
 pytestmark = pytest.mark.engine
 
@@ -104,3 +107,25 @@ def test_a_sweep_starts_measures_and_stops_real_servers(smollm2_gguf: Path, tmp_
     assert without["summary"]["cached_share"] == 0.0
     assert with_it["readings"]
     assert "| --enable-prefix-caching |" in out.getvalue()
+
+
+@pytest.mark.soak
+@pytest.mark.heavy
+def test_the_engines_histograms_say_the_same(smollm2_gguf: Path, tmp_path: Path) -> None:
+    """One load, seen by both: as many answers and gaps, and quantiles in the same bucket or the next."""
+    with serving_process(smollm2_gguf, "--threads=1") as server:
+        before = Scrape.read(server.management("/metrics").text, 0.0)
+        path, out = tmp_path / "run.json", StringIO()
+        load = ("--concurrency=4", "--requests=24", "--input-tokens=64", "--output-tokens=24", "--warmup=0")
+        assert bench(["--url", server.url, *load, f"--json={path}"], out, {}) == 0, out.getvalue()
+        seen = Between(before, Scrape.read(server.management("/metrics").text, 1.0))
+    summary = json.loads(path.read_text(encoding="utf-8"))["summary"]
+    for name, own in (("octavo_time_to_first_token_seconds", "ttft"), ("octavo_inter_token_latency_seconds", "itl")):
+        bounds = sorted(float(le) for le in seen.after.by(f"{name}_bucket", "le"))
+        for share, word in ((0.5, "p50"), (0.9, "p90")):
+            told = seen.quantile(name, share)
+            assert told is not None
+            apart = bisect_left(bounds, told) - bisect_left(bounds, summary[own][word])
+            assert abs(apart) <= 1, (name, word, told, summary[own])
+    assert seen.increase("octavo_time_to_first_token_seconds_count") == summary["ttft"]["count"] == 24
+    assert seen.increase("octavo_generation_tokens_total") == 24 * 24
