@@ -176,3 +176,17 @@ def test_what_is_no_such_call_cannot_be_said(
     monkeypatch.setattr(ScriptedModel, "_sample", holding(ScriptedModel._sample))
     with saying(smollm2_gguf, TURNS, text) as (_, client), pytest.raises(openai.InternalServerError):
         client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS, tool_choice=choice)
+
+
+@pytest.mark.parametrize(
+    ("begun", "thought", "said"),
+    [("<think>\nIt", "is late.", "Good night."), ("<think>Late.</think>Well,", "", "is late.</think>\nGood night.")],
+)
+def test_a_thought_that_the_client_began_is_gone_on_with(
+    smollm2_gguf: Path, begun: str, thought: str, said: str
+) -> None:
+    with saying(smollm2_gguf, THINKING, " is late.</think>\nGood night.") as (_, client):
+        messages = [*QUESTION, {"role": "assistant", "content": begun}]
+        extra = {"continue_final_message": True}
+        found = plain(client.chat.completions.create(model="scripted", messages=messages, extra_body=extra))
+        assert (found["reasoning_content"], found["content"].strip()) == (thought, said)

@@ -11,6 +11,7 @@ from octavo_engine.errors import PromptTooLong, RequestError
 from octavo_engine.server.intake import Limits, check_ids
 from octavo_engine.server.schemas import ChatBody, CompletionBody
 from octavo_engine.server.tools import Formats, Reading
+from octavo_engine.server.tools.thinking import CLOSE as THOUGHT
 from octavo_engine.server.tools.thinking import OPEN as THINK
 from octavo_engine.tokenizer import Tokenizer
 
@@ -72,12 +73,15 @@ def reading_of(body: ChatBody, prompt: list[int], tokenizer: Tokenizer, formats:
         named=body.named_tool,
         names=frozenset(tool.function.name for tool in offered),
         most_calls=body.most_calls,
-        thinking=_begins_as_thought(prompt, tokenizer) if formats.thinks else None,
+        thinking=_begins_as_thought(body, prompt, tokenizer) if formats.thinks else None,
     )
 
 
-def _begins_as_thought(prompt: list[int], tokenizer: Tokenizer) -> bool:
-    """Some templates end with the mark that opens a thought, so that an answer lacks it."""
+def _begins_as_thought(body: ChatBody, prompt: list[int], tokenizer: Tokenizer) -> bool:
+    """Some templates end with the mark that opens a thought, so that an answer lacks it; or the client began one."""
+    if body.continue_final_message:
+        begun = body.messages[-1].for_template()["content"]
+        return bool(begun.rfind(THINK) > begun.rfind(THOUGHT))
     return tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False).rstrip().endswith(THINK)
 
 
