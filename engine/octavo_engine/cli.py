@@ -23,6 +23,7 @@ usage: octavo serve MODEL [options]                 serve a model over the OpenA
        octavo top [options]                         show what a running server does, live
        octavo plan MODEL [options]                  say what fits a device, and the best it could do; loads nothing
        octavo tune MODEL [options]                  measure this GPU's fastest launch of each kernel, once
+       octavo quantize MODEL OUT [options]          make a checkpoint of 4 or 8 bits out of a plain one
        octavo doctor [options]                      name what limits a running engine
        octavo bench [options]                       load a server of the OpenAI API, and say how it answered
        octavo COMMAND --help                        all options
@@ -37,10 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 after a drain and when all is well, 1 when the engine died or a request is not known, 2 for a start that cannot
     work as it is, 3 for a model source or a server that may answer later, 143 for a fetch that a signal ended (what it
-    has is kept).
+    has is kept), and for a quantization (of which nothing is).
     """
     command, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     starts = {"serve": _serve, "fetch": _fetch, "preflight": _preflight, "plan": _plan, "tune": _tune}
+    starts["quantize"] = _quantize
     looks = {"explain": _explain, "top": _top, "doctor": _doctor, "bench": _bench}  # at a server that runs
     if command in starts:
         return _reporting(starts[command], rest[:-1])
@@ -131,6 +133,17 @@ def _tune(arguments: Sequence[str]) -> int:
     from octavo_engine.tune.command import tune  # noqa: PLC0415 (loads torch and Triton)
 
     return tune(config, sys.stdout)
+
+
+def _quantize(arguments: Sequence[str]) -> int:
+    from octavo_engine.quantize.command import quantize  # noqa: PLC0415
+    from octavo_engine.quantize.settings import QuantizeConfig  # noqa: PLC0415
+
+    config = QuantizeConfig.parse(arguments)
+    _log_to_stderr("info")
+    termination.leave_on_signal(INTERRUPTED)
+    _succeed(quantize(config).facts)
+    return 0
 
 
 def _explain(arguments: Sequence[str]) -> int:
