@@ -34,6 +34,7 @@ class PrefixCache:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._roots: dict[str, Node] = {}
+        self._namespaces: dict[Node, str] = {}  # of the roots
         self._nodes: dict[int, Node] = {}  # by block
         self._by_key: dict[int, Node] = {}
         self._ticks = count(1)
@@ -94,7 +95,10 @@ class PrefixCache:
         return node
 
     def _root(self, namespace: str) -> Node:
-        return self._roots.setdefault(namespace, Node((), -1, None, hash(namespace)))
+        if (root := self._roots.get(namespace)) is None:
+            root = self._roots[namespace] = Node((), -1, None, hash(namespace))
+            self._namespaces[root] = namespace
+        return root
 
     def set_busy(self, block: int) -> None:
         """A request holds `block` again."""
@@ -142,4 +146,4 @@ class PrefixCache:
         if parent.parent is not None:
             self._offer(parent)
         elif not parent.children:
-            self._roots = {name: root for name, root in self._roots.items() if root is not parent}
+            del self._roots[self._namespaces.pop(parent)]

@@ -7,6 +7,7 @@ import pytest
 from octavo_engine.request import FinishReason, PreemptReason
 from octavo_engine.scheduling.kv_cache import Prefix, Returns
 from octavo_engine.scheduling.plan import Plan
+from octavo_engine.scheduling.prefix_cache import PrefixCache
 from scheduling_helpers import request, scheduler, step
 
 
@@ -90,6 +91,17 @@ class TestCache:
         mine, theirs = cache.keys(request(prompt)), cache.keys(request(prompt, namespace="theirs"))
         moved = cache.keys(request([7, 7, 7, 7, *prompt[4:]]))
         assert not set(mine) & (set(theirs) | set(moved))
+
+    def test_a_namespace_is_forgotten_with_its_last_block_and_may_come_again(self):
+        tree = PrefixCache(2)
+        for block in range(3):
+            tree.insert(f"salt {block}", None, (1, 2), block)
+            tree.set_idle(block)
+        assert [tree.evict(), tree.evict()] == [0, 1]
+        assert [tree.find(f"salt {block}", (1, 2)) for block in range(3)] == [[], [], [2]]
+        assert len(tree._roots) == len(tree._namespaces) == 1, "a salt for each request would fill the memory"
+        tree.insert("salt 0", None, (1, 2), 0)
+        assert tree.find("salt 0", (1, 2)) == [0]
 
     def test_an_attached_prefix_counts_as_stored(self):
         made, prompt = scheduler(), list(range(100, 112))
