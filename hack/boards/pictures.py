@@ -134,7 +134,7 @@ def shown(value: float, unit: str) -> str:
         return f"{value:.0%}"
     if unit == "s" and 0 < abs(value) < 1:
         return f"{value * 1000:.3g} ms"
-    number = f"{value / 1000:.3g}k" if abs(value) >= 10_000 else f"{value:.3g}"
+    number = f"{value / 1000:.3g}k" if abs(value) >= 1000 else f"{value:.3g}"
     words = {"s": " s", "short": "", "reqps": " req/s"}.get(unit, " " + unit.removeprefix("suffix: "))
     return number + words
 

@@ -48,6 +48,7 @@ def test_answers_over_time_and_of_the_moment_are_read_alike() -> None:
         (0.02, "s", "20 ms"),
         (2.0, "s", "2 s"),
         (12_000, "suffix: tok/s", "12k tok/s"),
+        (2_000, "suffix: tok/s", "2k tok/s"),
         (3, "short", "3"),
     ],
 )
