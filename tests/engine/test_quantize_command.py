@@ -42,6 +42,7 @@ class StandIn:
 
     def quantize(self, samples: list[dict[str, list[int]]], *, batch_size: int, backend: str) -> None:
         sys.stdout.write("a picture of a progress bar\n")  # it does
+        Path("logs").mkdir()  # and that, wherever it is
         assert batch_size == 1
         self.samples, self.backend = samples, backend
 
@@ -144,6 +145,16 @@ def test_the_library_gets_what_was_asked_for(stage: Stage) -> None:
     assert all(set(sample["attention_mask"]) == {1} for sample in asked.samples)
 
 
+def test_names_may_be_relative_and_the_working_directory_stays_clean(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(stage.out.parent)
+    names = ["quantize", "plain", "out", "--group-size", "32", "--device", "cpu", "--calibration", "text.txt"]
+    assert cli.main(names) == 0
+    assert stage.left == ["out"]
+    assert Path.cwd() == stage.out.parent
+
+
 def test_what_it_says_of_the_samples(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "octavo_engine"):
         assert stage.run() == 0
@@ -193,13 +204,14 @@ def as_plain(file: Path) -> None:
         (fail(ValueError("no such layer")), "ModelUnsupported: GPTQModel cannot quantize.*ValueError: no such layer"),
         (fail(OSError(28, "No space left on device")), "DiskFull: the disk is full"),
         (fail(torch.OutOfMemoryError("2 GiB more")), "InsufficientMemory: it does not fit.*2 GiB more"),
+        (fail(ImportError("no torchao")), "InvalidConfiguration: GPTQModel cannot be loaded here.*no torchao"),
         (fail(MemoryError()), "InsufficientMemory: it does not fit"),
         (spoil("model.safetensors", Path.unlink), "ModelNotFound"),
         (spoil("model.safetensors", without_scales), "CheckpointInvalid: the scales of .*o_proj are no finite numbers"),
         (spoil("config.json", as_other_bits), "CheckpointInvalid: tensor .* has the shape"),
         (spoil("config.json", as_plain), "CheckpointInvalid: tensor .* is missing"),
     ],
-    ids=["error", "disk", "device memory", "memory", "no weights", "no scales", "other bits", "plain"],
+    ids=["error", "disk", "device memory", "import", "memory", "no weights", "no scales", "other bits", "plain"],
 )
 def test_what_cannot_be_served_never_becomes_the_output(
     stage: Stage, save: Save, told: str, capsys: pytest.CaptureFixture[str]

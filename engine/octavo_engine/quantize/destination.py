@@ -59,6 +59,7 @@ def written_beside(out: Path, needed: int) -> Iterator[Scratch]:
 
     Raises InvalidConfiguration or DiskFull before, and the former where `out` is no longer free in the end.
     """
+    out = out.absolute()  # the working directory may be another before this ends
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))

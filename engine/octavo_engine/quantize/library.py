@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,12 @@ def check_available() -> None:
 def run(job: Job, result: Path, spare: Path) -> None:
     """Write the quantized checkpoint to the directory `result`; `spare` is for what the library puts aside.
 
-    Raises DiskFull, InsufficientMemory, InvalidConfiguration (no such device), and ModelUnsupported for all else that
-    the library gives up on; what it said then is in the log.
+    Raises DiskFull, InsufficientMemory, InvalidConfiguration (no such device, or it cannot be loaded), and
+    ModelUnsupported for all else that the library gives up on; what it said then is in the log.
     """
-    with contextlib.redirect_stdout(sys.stderr):
+    job, result, spare = replace(job, source=job.source.absolute()), result.absolute(), spare.absolute()
+    # It makes a folder `logs` wherever it is started, which may be read-only, and is nobody's place for it.
+    with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(spare):
         try:
             _run(job, result, spare)
         except StartupError:
@@ -66,6 +68,10 @@ def run(job: Job, result: Path, spare: Path) -> None:
 
 def _told(error: Exception) -> StartupError:
     words = f"{type(error).__name__}: {error}"[:500]
+    if isinstance(error, ImportError):
+        return InvalidConfiguration(
+            f"GPTQModel cannot be loaded here; install it by itself, as octavo[quantize] ({words})"
+        )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return DiskFull("the disk is full: give the output a larger one")
     if isinstance(error, MemoryError) or type(error).__name__ == OUT_OF_MEMORY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -253,7 +254,11 @@ class TestDestination:
         assert [entry.name for entry in tmp_path.rglob("*")] == ["out", "mine"]
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_takes_it_along_and_then_does_what_it_did(self, tmp_path: Path, number: signal.Signals) -> None:
+    def test_a_signal_takes_it_along_and_then_does_what_it_did(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+
         class LeftError(Exception):
             pass
 
@@ -263,7 +268,7 @@ class TestDestination:
         before = signal.signal(number, leave)
         try:
             with pytest.raises(LeftError):
-                self.interrupted(tmp_path / "out", number)
+                self.interrupted(Path("out"), number)
             assert list(tmp_path.iterdir()) == []
             assert signal.getsignal(number) is leave
         finally:
@@ -272,7 +277,8 @@ class TestDestination:
     def interrupted(self, out: Path, number: signal.Signals) -> None:
         with written_beside(out, 1) as scratch:
             (scratch.result / "half").write_text("")
-            os.kill(os.getpid(), number)
+            with contextlib.chdir(scratch.spare):  # as the library does
+                os.kill(os.getpid(), number)
 
     def test_a_full_disk_is_known_before(self, tmp_path: Path) -> None:
         check_room(tmp_path, 1)
