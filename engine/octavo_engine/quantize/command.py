@@ -62,7 +62,8 @@ def _calibration(config: QuantizeConfig, positions: int) -> Calibration:
         longest=min(config.sample_tokens, positions),
     )
     if config.calibration is None:
-        log.warning("no --calibration: plain prose is used, and text like what the model will read makes a better one")
+        log.warning("no --calibration: %d tokens of plain prose are used, enough to try it out", found.tokens)
+        log.warning("what is to be served needs more, and text like what it will read")
     elif found.tokens < FEW:
         log.warning("few samples (%d tokens): with %d or more less is lost", found.tokens, FEW)
     log.info("calibration: %s", found)
