@@ -24,14 +24,12 @@ from statistics import median
 
 import torch
 from checkpoint import packaged_gguf, smollm2
+from stepped import stepped
 
 from cpu_figures.peers import LLAMA_CPP, prepare
-from octavo_engine.assembly import Assembly, assemble
-from octavo_engine.config import EngineConfig
+from octavo_engine.assembly import Assembly
 from octavo_engine.kernels.cpu import rates
 from octavo_engine.request import Request, SamplingParams
-from octavo_engine.tokenizer import load_tokenizer
-from why_paging.serving import Unrecorded
 
 PROMPT, ANSWER = 128, 256  # tokens
 
@@ -45,19 +43,6 @@ class Once:
 
 
 Contender = Callable[[int], Once]  # with a seed for the prompt
-
-
-def octavo(model: Path, threads: int) -> Assembly:
-    """An engine in bfloat16."""
-    config = EngineConfig(
-        model=str(model),
-        dtype="bfloat16",
-        device="cpu",
-        threads=threads,
-        max_model_len=512,
-        kv_cache_memory_bytes=64 << 20,
-    )
-    return assemble(config, load_tokenizer(str(model)), Unrecorded())
 
 
 def answer(assembly: Assembly, seed: int) -> Once:
@@ -135,8 +120,8 @@ def main() -> None:
     parser.add_argument("--without-peer", action="store_true", help="leave llama.cpp out")
     options = parser.parse_args()
     engines = {
-        "Octavo, few bits": octavo(packaged_gguf(), options.threads),
-        "Octavo, bfloat16": octavo(smollm2(), options.threads),
+        "Octavo, few bits": stepped(packaged_gguf(), options.threads),
+        "Octavo, bfloat16": stepped(smollm2(), options.threads),
     }
     contenders: dict[str, Contender] = {
         name: lambda seed, assembly=assembly: answer(assembly, seed)  # type: ignore[misc]

@@ -21,13 +21,12 @@ from statistics import median
 
 import torch
 from checkpoint import packaged_gguf, smollm2
+from stepped import stepped
 
-from octavo_engine.assembly import Assembly, assemble
-from octavo_engine.config import EngineConfig
+from octavo_engine.assembly import Assembly
 from octavo_engine.request import Constraint, Request, SamplingParams
 from octavo_engine.structured import Forms, Grammar, Spec, spec
 from octavo_engine.tokenizer import load_tokenizer
-from why_paging.serving import Unrecorded
 
 PROMPT, ANSWER = 64, 160  # tokens
 PERSON = {
@@ -73,18 +72,6 @@ class Turn:
     mask: float  # microseconds for one token of one stream
 
 
-def engine_of(model: Path, threads: int) -> Assembly:
-    config = EngineConfig(
-        model=str(model),
-        dtype="bfloat16",
-        device="cpu",
-        threads=threads,
-        max_model_len=512,
-        kv_cache_memory_bytes=128 << 20,
-    )
-    return assemble(config, load_tokenizer(str(model)), Unrecorded())
-
-
 def turn(assembly: Assembly, streams: int, seed: int, grammar: Grammar | None) -> Turn:
     """Let all streams answer together; the clock runs once each has its first token."""
     chance, engine = random.Random(seed), assembly.engine
@@ -115,7 +102,7 @@ def turn(assembly: Assembly, streams: int, seed: int, grammar: Grammar | None) -
 
 
 def compare(threads: int, rounds: int) -> None:
-    assembly = engine_of(smollm2(), threads)
+    assembly = stepped(smollm2(), threads, 128 << 20)
     tokenizer = load_tokenizer(str(packaged_gguf()))
     forms = Forms(tokenizer, tokenizer.eos_ids)
     print("| form | streams | free, ms | constrained, ms | of which its grammar, us |\n|---|---:|---:|---:|---:|")

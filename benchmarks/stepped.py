@@ -1,0 +1,23 @@
+"""An engine that a benchmark steps itself: without HTTP, and nobody records anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from octavo_engine.assembly import Assembly, assemble
+from octavo_engine.config import EngineConfig
+from octavo_engine.tokenizer import load_tokenizer
+from why_paging.serving import Unrecorded
+
+
+def stepped(model: Path, threads: int, cache_bytes: int = 64 << 20) -> Assembly:
+    """One in bfloat16 on a processor, for sequences of up to 512 tokens."""
+    config = EngineConfig(
+        model=str(model),
+        dtype="bfloat16",
+        device="cpu",
+        threads=threads,
+        max_model_len=512,
+        kv_cache_memory_bytes=cache_bytes,
+    )
+    return assemble(config, load_tokenizer(str(model)), Unrecorded())
