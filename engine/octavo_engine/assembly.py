@@ -32,6 +32,7 @@ from octavo_engine.runtime.cuda_recorder import CudaRecorder
 from octavo_engine.runtime.graph_capture import GraphCapture
 from octavo_engine.runtime.graph_inputs import GraphShape
 from octavo_engine.runtime.graphs import GraphedSteps
+from octavo_engine.runtime.host_pages import HostPages
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner, Steps
@@ -79,12 +80,14 @@ def assemble(
     tokenizer: Tokenizer,
     metrics: Recorder,
     *,
+    pages: HostPages | None = None,
     on_progress: Progress = lambda _done, _total: None,
     on_phase: Phase = lambda _name, _seconds: None,
 ) -> Assembly:
     """Load the model and build everything behind `Engine.step`; raises StartupError with a remedy.
 
-    `on_progress(bytes, total)` follows the weights, `on_phase(name, seconds)` reports each finished phase.
+    `on_progress(bytes, total)` follows the weights, `on_phase(name, seconds)` reports each finished phase. `pages` are
+    memory for a cache on this host that somebody has begun to make, for a guess at its size.
     """
     torch.set_num_threads(config.threads or max(1, host.cpu_limit() // config.tensor_parallel_size))
     spec = read_spec(config.model)
@@ -96,6 +99,8 @@ def assemble(
     on_host, twice = device.type == "cpu", platform.keeps_embedding_twice
     needs = needs_of(spec, config, width=dtype.itemsize, tied_twice=twice, on_host=on_host)
     plan = plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
+    if pages is not None:
+        pages.expect(plan.cache_bytes if on_host else 0)
     if needs.max_model_len > spec.max_positions:
         log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
     ranks = start_ranks(config, spec, platform, on_phase)
@@ -110,7 +115,7 @@ def assemble(
                 plan = replace(plan, blocks=min(plan.blocks, others.blocks))
             geometry = geometry_of(decoder.spec, config, dtype.itemsize)
             blocks = plan.blocks + (1 if platform.graph_sizes_of(config) else 0)  # one is what pads graphs
-            caches = allocate(geometry, blocks, dtype=platform.cached, device=device)
+            caches = allocate(geometry, blocks, dtype=platform.cached, device=device, pages=pages)
             if ranks is not None:
                 ranks.allocate(plan.blocks)
     graphs = graphed_steps(config, platform, decoder, caches, needs.max_model_len)

@@ -9,11 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from octavo_engine import __version__, termination
 from octavo_engine.config import ServeSettings
 from octavo_engine.errors import EngineDead, ModelSourceUnreachable, OctavoError, StartupError
 from octavo_engine.runtime.host import openmp_settings
+from octavo_engine.runtime.host_room import pages_ahead
 
 USAGE = """\
 usage: octavo serve MODEL [options]                 serve a model over the OpenAI API
@@ -81,11 +83,13 @@ def _serve(arguments: Sequence[str]) -> int:
     _log_to_stderr(settings.server.log_level)
     termination.leave_on_signal()
     os.environ.update(openmp_settings(os.environ))
+    pages = pages_ahead(settings.engine)
     gc.disable()  # until it serves: a start makes a third of a million objects that stay, and would look at them often
     try:
-        from octavo_engine.server.serve import serve  # noqa: PLC0415 (loads torch)
+        from octavo_engine.assembly import assemble  # noqa: PLC0415 (loads torch)
+        from octavo_engine.server.serve import serve  # noqa: PLC0415
 
-        return serve(settings, os.environ, began=began)
+        return serve(settings, os.environ, partial(assemble, pages=pages), began=began)
     finally:
         gc.enable()
 

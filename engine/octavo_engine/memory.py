@@ -153,6 +153,12 @@ class HostRoom:
         return self.wanted
 
     @property
+    def likely_bytes(self) -> int:
+        """What the cache most probably gets, as long as the model is not known; it fits beside the process itself."""
+        wanted = self.limit // HOST_CACHE_SHARE if self.wanted is None else self.wanted
+        return max(0, min(wanted, self._usable - self._runtime))
+
+    @property
     def _runtime(self) -> int:
         return HOST_RUNTIME_BYTES * self.processes
 

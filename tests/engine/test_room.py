@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.memory import CacheGeometry, plan_cache
 from octavo_engine.model.costs import needs_of
-from octavo_engine.runtime import host_pool as host_pool_module
+from octavo_engine.runtime.host_pages import HostPages
+from octavo_engine.runtime.host_pool import host_pool
 from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.room import DeviceMemory, as_loaded, device_room, room_of
 
@@ -77,34 +77,15 @@ def test_the_pool_is_in_memory_before_it_is_needed(head_dim):
         assert resident_bytes() - before > 0.9 * pool_bytes
 
 
-def test_a_kernel_that_cannot_populate_still_gives_a_touched_pool(monkeypatch):
-    monkeypatch.setattr(host_pool_module, "POPULATE_WRITE", 12345)
-    before, size = resident_bytes(), 64 * 1024**2
-    pool = host_pool_module.host_pool(size)
-    assert resident_bytes() - before > 0.9 * size
-    assert pool.shape == (size,)
+def test_pages_that_were_begun_are_the_pools_if_they_are_enough():
+    pages, before = HostPages(96 * 1024**2), resident_bytes()
+    pages.begin()
+    pool = host_pool(80 * 1024**2, pages)
+    assert pool.data_ptr() == torch.frombuffer(pages.memory, dtype=torch.uint8).data_ptr()
+    assert pool.shape == (80 * 1024**2,)
+    assert 75 * 1024**2 < resident_bytes() - before < 90 * 1024**2
     assert not pool.any()
-
-
-def test_more_than_the_machine_has_is_refused_by_name():
-    with pytest.raises(InsufficientMemory, match="--kv-cache-memory-bytes"):
-        host_pool_module.host_pool(1 << 56)
-
-
-def test_huge_pages_are_given_up_when_they_take_too_long_and_not_before(monkeypatch):
-    """The kernel here takes 0.2 s of processor time for each piece of 64 MiB in huge pages."""
-    clock, advised = iter(0.2 * number for number in range(100)), []
-
-    def advise(address, size, *, advice):
-        if advice != host_pool_module.POPULATE_WRITE:
-            advised.append(advice == mmap.MADV_HUGEPAGE)
-        return 0
-
-    monkeypatch.setattr(host_pool_module, "_advise", advise)
-    monkeypatch.setattr(host_pool_module.time, "thread_time", lambda: next(clock))
-    populate = host_pool_module.Populate()
-    assert {populate(0, host_pool_module.PIECE_BYTES) for _ in range(8)} == {0}
-    assert advised == [True] * 3 + [False] * 5
+    assert host_pool(100 * 1024**2, pages).shape == (100 * 1024**2,)
 
 
 def test_a_device_that_does_not_give_what_it_had_is_no_crash(monkeypatch):

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-CGROUPS, PROC = Path("/sys/fs/cgroup"), Path("/proc")
+CGROUPS, PROC, DEVICES = Path("/sys/fs/cgroup"), Path("/proc"), Path("/dev")
+ACCELERATORS = ("nvidia*", "dxg")  # as their drivers name them; the latter under Windows
 
 # The kernel's way to say "no limit" in cgroup v1: the largest page-aligned 63-bit number, or near it.
 UNLIMITED = 1 << 60
@@ -34,6 +35,11 @@ def openmp_settings(environment: Mapping[str, str]) -> dict[str, str]:
     if "OMP_WAIT_POLICY" in environment or "GOMP_SPINCOUNT" in environment:
         return {}
     return {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
+
+
+def has_accelerator(devices: Path = DEVICES) -> bool:
+    """False where torch will find no CUDA device; asked before torch is there to tell."""
+    return any(next(devices.glob(name), None) is not None for name in ACCELERATORS)
 
 
 def memory_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:

@@ -8,19 +8,28 @@ import torch
 
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.memory import GIB, CacheGeometry
+from octavo_engine.runtime.host_pages import HostPages
 from octavo_engine.runtime.host_pool import host_pool
 
 LayerCache = tuple[torch.Tensor, torch.Tensor]
 
 
-def allocate(geometry: CacheGeometry, num_blocks: int, *, dtype: torch.dtype, device: torch.device) -> list[LayerCache]:
+def allocate(
+    geometry: CacheGeometry,
+    num_blocks: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    pages: HostPages | None = None,
+) -> list[LayerCache]:
     """Key and value caches of all layers, each `[num_blocks, block_size, kv_heads, head_dim]`.
 
-    On a host they are parts of one pool, every page of which is there. Raises InsufficientMemory where it cannot be.
+    On a host they are parts of one pool, every page of which is there: of `pages`, if those were begun and are enough.
+    Raises InsufficientMemory where it cannot be.
     """
     shape = (geometry.layers, 2, num_blocks, geometry.block_size, geometry.kv_heads, geometry.head_dim)
     if device.type == "cpu":
-        pool = host_pool(num_blocks * geometry.block_bytes).view(dtype).view(shape)
+        pool = host_pool(num_blocks * geometry.block_bytes, pages).view(dtype).view(shape)
     else:
         pool = _device_pool(shape, dtype, device)
     return [(layer[0], layer[1]) for layer in pool]

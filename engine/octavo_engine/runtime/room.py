@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.memory import DeviceRoom, HostRoom, Needs, Room
-from octavo_engine.runtime import host
+from octavo_engine.memory import DeviceRoom, Needs, Room
+from octavo_engine.runtime.host_room import host_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,7 @@ class DeviceMemory:
 def room_of(config: EngineConfig, device: torch.device) -> Room:
     """The room on that device, as it is now."""
     if device.type == "cpu":
-        return HostRoom(
-            limit=host.memory_limit(),
-            wanted=config.kv_cache_memory_bytes,
-            left_by_others=host.memory_left(),
-            processes=config.tensor_parallel_size,
-        )
+        return host_room(config)
     return device_room(config, DeviceMemory.of(device))
 
 

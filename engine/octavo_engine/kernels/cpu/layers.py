@@ -52,6 +52,21 @@ class LayersStep(ctypes.Structure):
     )
 
 
+class LayerPointers:
+    """The addresses of a cache's parts, for as long as it is the same cache."""
+
+    def __init__(self) -> None:
+        self._caches: Sequence[LayerCache] = ()
+        self._pointers = (c_void_p * 0)()
+
+    def of(self, caches: Sequence[LayerCache]) -> ctypes.Array[c_void_p]:
+        """[layers][2]: keys and values."""
+        if caches is not self._caches:
+            self._caches = caches  # kept, so that no other can come to be at its place
+            self._pointers = (c_void_p * (2 * len(caches)))(*(part.data_ptr() for cache in caches for part in cache))
+        return self._pointers
+
+
 @dataclass(frozen=True)
 class PackedLayers:
     """The native RunLayers; its weights are packed, all of one type."""
@@ -60,6 +75,7 @@ class PackedLayers:
     shape: LayersShape
     _views: ctypes.Array[Layer] = field(init=False)
     _parts: list[ctypes.Array[Product]] = field(init=False, default_factory=list)  # of products side by side
+    _caches: LayerPointers = field(init=False, default_factory=LayerPointers)
 
     def __post_init__(self) -> None:
         views = (Layer * len(self.layers))(*(view(layer, self._parts) for layer in self.layers))
@@ -68,14 +84,14 @@ class PackedLayers:
     def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
         """Run them; `hidden` is overwritten."""
         shape, tokens = self.shape, len(hidden)
-        attention = {window: self._attention(window, step, caches[0][0]) for window in shape.windows}
+        attention = {window: self._attention(window, step, caches[0][0]) for window in set(shape.windows)}
         heads = self._heads(step, block_size=caches[0][0].shape[1])
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         widths = (hidden.shape[1], queries + 2 * keys, queries, shape.intermediate)
         scratch = [torch.empty((tokens, width), dtype=hidden.dtype) for width in widths]
         all_layers = LayersStep(
             self._views,
-            (c_void_p * (2 * len(caches)))(*(part.data_ptr() for cache in caches for part in cache)),
+            self._caches.of(caches),
             (c_void_p * len(caches))(*(ctypes.addressof(attention[window]) for window in shape.windows)),
             ctypes.addressof(heads),
             len(caches),
