@@ -7,17 +7,17 @@ When that cannot keep up, lines are left out and counted, and no step waits. Ids
 from __future__ import annotations
 
 import json
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from octavo_engine.batch import Batch
+from octavo_engine.history.lines import LINES_WAITING, Lines
 from octavo_engine.request import EventKind, Request, WaitReason
 
-LINES_WAITING = 8192  # of the writer
 Decision = dict[str, Any]
+Stamped = tuple[float, int, Decision]
+"""When it was made, in Unix seconds, in which step, and what it was."""
 
 
 def decisions_of(batch: Batch, before: WaitReason | None) -> Iterator[Decision]:
@@ -62,14 +62,10 @@ class DecisionLog:
     """A `Recorder` that writes to `out`. `write` is called with the lines of a moment at once, by a thread."""
 
     def __init__(self, out: TextIO, *, waiting: int = LINES_WAITING, wall: Callable[[], float] = time.time) -> None:
-        self._out = out
         self._wall = wall
-        self._waiting: queue.Queue[tuple[float, int, Decision]] = queue.Queue(waiting)
         self._before: WaitReason | None = None
         self._step = 0
-        self._left_out = 0
-        self._writer = threading.Thread(target=self._write_on, name="octavo-decisions", daemon=True)
-        self._writer.start()
+        self._lines = Lines(out, _line, self._left_out, waiting=waiting)
 
     def step(self, batch: Batch, seconds: float) -> None:
         """A batch was computed in `seconds`: its decisions were made before."""
@@ -92,33 +88,20 @@ class DecisionLog:
         for request in requests:
             self._put({"decision": "reject", "request": request.id, "reason": request.events[-1].why})
 
+    def close(self) -> None:
+        """Write what waits to be written: nothing is decided any more."""
+        self._lines.close()
+
     def _put(self, decision: Decision, ago: float = 0.0) -> None:
-        try:
-            self._waiting.put_nowait((self._wall() - ago, self._step, decision))
-        except queue.Full:
-            self._left_out += 1
+        self._lines.put(self._now(decision, ago))
 
-    def _write_on(self) -> None:
-        while True:
-            first = self._waiting.get()
-            lines = [first, *self._rest()]
-            left_out, self._left_out = self._left_out, 0
-            if left_out:
-                lines.append((self._wall(), self._step, {"decision": "left_out", "lines": left_out}))
-            try:
-                self._out.write("".join(map(_line, lines)))
-                self._out.flush()
-            except (OSError, ValueError):  # nobody reads any more
-                return
+    def _left_out(self, lines: int) -> Stamped:
+        return self._now({"decision": "left_out", "lines": lines})
 
-    def _rest(self) -> Iterable[tuple[float, int, Decision]]:
-        for _ in range(LINES_WAITING):
-            try:
-                yield self._waiting.get_nowait()
-            except queue.Empty:
-                return
+    def _now(self, decision: Decision, ago: float = 0.0) -> Stamped:
+        return self._wall() - ago, self._step, decision
 
 
-def _line(item: tuple[float, int, Decision]) -> str:
+def _line(item: Stamped) -> str:
     at, step, decision = item
     return json.dumps({"at": round(at, 6), "step": step} | decision, separators=(",", ":")) + "\n"

@@ -154,5 +154,27 @@ def test_a_closed_output_ends_the_writing_and_nothing_else() -> None:
     item.finish_reason = FinishReason.STOP
     for _ in range(100):
         log.finished(item, 1.0)
-    log._writer.join(DEADLINE_SECONDS)
-    assert not log._writer.is_alive()
+    log._lines._writer.join(DEADLINE_SECONDS)
+    assert not log._lines._writer.is_alive()
+    log.close()  # and nothing is waited for
+
+
+def test_what_waits_at_the_end_is_written() -> None:
+    out, item = Out(), request(4)
+    log = DecisionLog(out)
+    item.finish_reason = FinishReason.STOP
+    for _ in range(100):
+        log.finished(item, 1.0)
+    log.close()
+    assert len(out.getvalue().splitlines()) == 100
+
+
+def test_an_output_that_is_held_up_does_not_hold_up_the_end() -> None:
+    out = Out()
+    out.gate.clear()
+    log, item = DecisionLog(out, waiting=1), request(4)
+    item.finish_reason = FinishReason.STOP
+    for _ in range(3):
+        log.finished(item, 1.0)
+    assert not log._lines.close(0.01)
+    out.gate.set()
