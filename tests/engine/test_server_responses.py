@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 
 from scripted_server import SCRIPT
 from scripted_talk import BOTH, CALLS, HERMES, TURNS, prompt_of, saying
 
 TOOLS: list[Any] = [{"type": "function", "name": "get_weather", "description": "The weather.", "parameters": {}}]
+UNIQUE = {"type": "array", "uniqueItems": True}
 IDS = {"id", "item_id", "call_id", "created_at", "completed_at"}
 
 
@@ -103,12 +105,56 @@ def test_thoughts_words_and_calls_are_items_and_go_back(smollm2_gguf: Path) -> N
         assert prompt_of(server).endswith(f"user: Weather?\n{said}")
 
 
+class Place(pydantic.BaseModel):
+    city: str
+    visits: int
+
+
+def test_an_answer_keeps_to_the_class_that_it_was_asked_for(smollm2_gguf: Path) -> None:
+    with saying(smollm2_gguf, TURNS, '{"city": "Nice", "visits": 3}') as (server, client):
+        asked: Any = {"model": "scripted", "input": "Where?"}
+        answer = client.responses.parse(text_format=Place, **asked)
+        assert answer.output_parsed == Place(city="Nice", visits=3)
+        assert server.recorder.ended[-1].constraint is not None
+        assert answer.text is not None
+        told: Any = answer.text.to_dict()["format"]
+        assert (told["type"], told["name"], told["strict"]) == ("json_schema", "Place", True)
+        assert set(told["schema"]["properties"]) == {"city", "visits"}
+        with client.responses.stream(text_format=Place, **asked) as stream:
+            assert stream.until_done().get_final_response().output_parsed == Place(city="Nice", visits=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ({"format": {"type": "json_object"}}, True),
+        ({"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "description": "d"}}, True),
+        ({"format": {"type": "text"}, "verbosity": "medium"}, False),
+        ({"format": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_form_comes_back_as_it_was_asked_for(smollm2_gguf: Path, text: Any, held: bool) -> None:
+    with saying(smollm2_gguf, TURNS, "{}") as (server, client):
+        answer = client.responses.create(model="scripted", input="Where?", text=text)
+        assert (server.recorder.ended[-1].constraint is not None) == held
+        assert answer.text is not None
+        assert answer.text.to_dict() == {"format": text.get("format") or {"type": "text"}}
+
+
 @pytest.mark.parametrize(
     ("extra", "param"),
     [
         ({"store": True}, "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"text": {"format": {"type": "json_object"}}}, "text"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_object", "name": "n"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": UNIQUE}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "n n", "schema": {}}}}, "text.format.name"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_object"}}, "tools": TOOLS}, "text.format"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"style": "terse"}}, "text.style"),
         ({"tools": [TOOLS[0] | {"strict": True}]}, "tools[0].strict"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

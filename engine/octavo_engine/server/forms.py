@@ -16,13 +16,15 @@ from octavo_engine.structured.vocabulary import Tokens
 
 Schema = dict[str, Any] | str  # itself, or as text
 Options = Annotated[list[str], Field(min_length=1, max_length=spec.MAX_CHOICES, fail_fast=True)]
+FormName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+FormDescription = Annotated[str, Field(max_length=4096)]
 
 
 class JsonSchemaFormat(Body):
     """A schema under a name. It is enforced whether `strict` or not."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    description: Annotated[str, Field(max_length=4096)] | None = None
+    name: FormName
+    description: FormDescription | None = None
     form: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 

@@ -211,7 +211,7 @@ def _common(name: str, model: str, body: ResponsesBody) -> Json:
         "reasoning": {"effort": None, "summary": None} | asked.get("reasoning", {}),
         "store": False,
         "temperature": body.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"} if body.form is None else body.form.told()},
         "tool_choice": asked.get("tool_choice", "auto"),
         "tools": asked.get("tools", []),
         "top_p": body.top_p,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from octavo_engine.errors import RequestError
 from octavo_engine.server.fields import Body, Refused, asks, ignored, parse_body
+from octavo_engine.server.forms import FormDescription, FormName
 from octavo_engine.server.messages import MAX_MESSAGES, MAX_TOOLS, CallId, FunctionName
 from octavo_engine.server.schemas import MAX_TOKENS, ChatBody, Label, Metadata
 
@@ -21,7 +22,10 @@ _CHAT_NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
 }
+# What is flat here, and nested in a chat.
+_FLATTER = (("].function.", "]."), ("response_format.json_schema.", "text.format."))
 
 
 def _text_of_parts(value: Any) -> Any:
@@ -118,6 +122,45 @@ class Reasoning(Body):
     summary: None = None
 
 
+class TextFormat(Body):
+    """The form of the answer: `response_format` of a chat, written flat."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: FormName | None = None
+    description: FormDescription | None = None
+    form: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None  # it is enforced whether strict or not
+
+    @model_validator(mode="after")
+    def _whole(self) -> TextFormat:
+        if self.type == "json_schema":
+            if self.name is None or self.form is None:
+                raise ValueError("the type json_schema needs a name and a schema")
+        elif self._details():
+            raise ValueError("name, schema, description and strict belong to the type json_schema, and to no other")
+        return self
+
+    def told(self) -> dict[str, Any]:
+        """As it comes back with the response."""
+        return {"type": self.type} | self._details()
+
+    def for_chat(self) -> dict[str, Any]:
+        """The same as `response_format`."""
+        details = self._details()
+        return {"type": self.type} | ({"json_schema": details} if details else {})
+
+    def _details(self) -> dict[str, Any]:
+        given = {"name": self.name, "description": self.description, "schema": self.form, "strict": self.strict}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class TextOptions(Body):
+    """How the answer's text shall be."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None  # the usual: how long it shall be is for a message to say
+
+
 def _as_items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
@@ -138,6 +181,10 @@ class ResponsesBody(Body):
     tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = asks("as in a chat")
     parallel_tool_calls: bool | None = asks("false: the answer has one call at most")
     reasoning: Reasoning | None = asks("`effort`, as `reasoning_effort` in a chat")
+    text: TextOptions | None = asks(
+        "`format`: `text`, `json_object`, or `json_schema` with a schema that the answer keeps to: see"
+        " [STRUCTURED_OUTPUT.md](STRUCTURED_OUTPUT.md); no `verbosity` but `medium`"
+    )
     metadata: Metadata | None = asks("comes back with the answer")
     user: Label | None = ignored("who asks is told by the API key")
     safety_identifier: Label | None = ignored("who asks is told by the API key")
@@ -154,9 +201,6 @@ class ResponsesBody(Body):
         "background_options": Refused("an answer is waited for, or streamed"),
         "include": Refused("there is nothing more to include", (None, [])),
         "prompt": Refused("there are no kept prompts"),
-        "text": Refused(
-            "answers of a given form are those of /v1/chat/completions", (None, {}, {"format": {"type": "text"}})
-        ),
         "truncation": Refused("a conversation that is too long is refused", (None, "disabled")),
         "max_tool_calls": Refused("functions run at the client, who counts them"),
         "top_logprobs": Refused("ask /v1/chat/completions", (None, 0)),
@@ -168,6 +212,11 @@ class ResponsesBody(Body):
         "moderation": Refused("there is no moderation model"),
         "prompt_cache_options": Refused("prefixes are found and kept without it"),
     }
+
+    @property
+    def form(self) -> TextFormat | None:
+        """The form of the answer, if one is asked for."""
+        return None if self.text is None else self.text.format
 
 
 def as_chat(body: ResponsesBody) -> ChatBody:
@@ -181,6 +230,7 @@ def as_chat(body: ResponsesBody) -> ChatBody:
         "stream": body.stream,
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": body.reasoning and body.reasoning.effort,
+        "response_format": None if body.form is None else body.form.for_chat(),
     }
     if body.tools:
         chat["tools"] = [_tool(tool) for tool in body.tools]
@@ -224,7 +274,9 @@ def _call(item: CallItem) -> dict[str, Any]:
 def in_our_names(error: RequestError) -> RequestError:
     """An error about the conversation, as one about the body that it was made of."""
     theirs = error.param or ""
-    ours = _CHAT_NAMES.get(theirs, theirs.replace("].function.", "]."))  # tools are flat here
+    ours = _CHAT_NAMES.get(theirs, theirs)
+    for nested, flat in _FLATTER:
+        ours = ours.replace(nested, flat)
     if ours == theirs:
         return error
     message = str(error).removeprefix(f"{error.param}: ")
