@@ -241,6 +241,9 @@ class ServerConfig:
     )
     max_body_bytes: int = option(4 * 1024 * 1024, "longest request body", minimum=1024, maximum=256 * 1024 * 1024)
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")
+    metrics_compat: Literal["none", "vllm"] = option(
+        "none", "export the metrics a second time under the names of vllm, for boards and alerts that are made for it"
+    )
     log_decisions: bool = option(
         False, "write each decision of the scheduler to standard output, one line of JSON with ids and reasons, no text"
     )

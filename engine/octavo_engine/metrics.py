@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.instruments import Instruments
@@ -51,6 +52,13 @@ class StepKind(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"
     MIXED = "mixed"
+
+
+class Period(StrEnum):
+    """How a period of the kernel's scheduler ended for a container with a CPU limit."""
+
+    THROTTLED = "throttled"  # the limit was used up, and its threads stood still until the next
+    FREE = "free"
 
 
 class Lookup(StrEnum):
@@ -104,6 +112,11 @@ class Metrics:
         )
         self._decode = make.histogram(
             "octavo_request_decode_seconds", "from the first token to the last, whole answers", REQUEST_SECONDS
+    @property
+    def series(self) -> Collector:
+        """All of them, for who exports them in another form."""
+        return self._instruments
+
         )
         self._end_to_end = make.histogram(
             "octavo_request_end_to_end_seconds", "from receipt to the end, whole answers", REQUEST_SECONDS
@@ -297,3 +310,16 @@ class Metrics:
 def _time_of(request: Request, what: EventKind) -> float | None:
     """When `what` first happened to a request."""
     return next((event.at for event in request.events if event.what is what), None)
+    def cpu_periods(self, read: Callable[[], tuple[int, int]]) -> None:
+        """Export how often the container's CPU limit stopped it; `read` gives all periods and those, at each scrape."""
+
+        def look() -> Iterable[Metric]:
+            everything, throttled = read()
+            periods[Period.THROTTLED].value, periods[Period.FREE].value = throttled, everything - throttled
+            return ()
+
+        self._instruments.live(look)  # before they are exported, which is in this order
+        periods = self._instruments.counters(
+            "octavo_cpu_periods_total", "scheduler's periods under the container's CPU limit", "result", Period
+        )
+

@@ -23,6 +23,15 @@ def cpu_limit(root: Path = CGROUPS, proc: Path = PROC) -> int:
     return max(1, min(allowed, math.ceil(min(quotas, default=allowed))))
 
 
+def cpu_periods(root: Path = CGROUPS, proc: Path = PROC) -> tuple[int, int]:
+    """Periods of the kernel's scheduler in which a CPU limit was looked at, and those of them in which it stopped us.
+
+    Both since the container began, of the group that stops us most; none without a limit.
+    """
+    counted = [periods for group in _groups(root, proc, "cpu") if (periods := _cpu_periods(group)) is not None]
+    return max(counted, key=lambda periods: periods[1], default=(0, 0))
+
+
 def openmp_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to the environment before torch is loaded, whose OpenMP reads it then; nothing where a user has.
 
@@ -86,6 +95,15 @@ def _cpu_quota(group: Path) -> float | None:
         pass
     quota_us, period_us = _read_int(group / "cpu.cfs_quota_us"), _read_int(group / "cpu.cfs_period_us")
     return quota_us / period_us if quota_us and quota_us > 0 and period_us else None
+
+
+def _cpu_periods(group: Path) -> tuple[int, int] | None:
+    """`nr_periods` and `nr_throttled`, which both versions write alike; None where they are not written."""
+    try:
+        words = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+        return int(words["nr_periods"]), int(words["nr_throttled"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _read_kib(path: Path, name: str) -> int | None:

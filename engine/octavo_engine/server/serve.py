@@ -25,6 +25,8 @@ from octavo_engine.metrics import Metrics
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.server.app import build_app
+from octavo_engine.request import Pooling
+from octavo_engine.runtime import host
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
 from octavo_engine.server.intake import Limits
@@ -43,6 +45,7 @@ from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger(__name__)
 
+from octavo_engine.vllm_names import VllmNames
 
 def serve(
     settings: ServeSettings,
@@ -64,6 +67,9 @@ def serve(
     lifecycle.estimate = metrics.estimated_queue_seconds
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
+    metrics.cpu_periods(host.cpu_periods)
+    if server.metrics_compat == "vllm":
+        registry.register(VllmNames(metrics.series))
     start_management(build_management_app(lifecycle, registry, history, metrics.flushed), management_socket)
     log.info("management on %s", url_of(management_socket))
 

@@ -41,6 +41,21 @@ def test_threads_follow_the_containers_limit(tmp_path, files, threads):
     assert host.cpu_limit(cgroup(tmp_path, files), tmp_path) == threads
 
 
+@pytest.mark.parametrize(
+    ("files", "periods"),
+    [
+        ({}, (0, 0)),
+        ({"cpu.stat": "usage_usec 900\nuser_usec 800\n"}, (0, 0)),  # no limit, or the kernel counts none
+        ({"cpu.stat": "usage_usec 900\nnr_periods 20\nnr_throttled 5\nthrottled_usec 70\n"}, (20, 5)),
+        ({"cpu/cpu.stat": "nr_periods 20\nnr_throttled 5\nthrottled_time 70\n"}, (20, 5)),
+        ({"cpu.stat": "nr_periods 9\nnr_throttled 1\n", "cpu/cpu.stat": "nr_periods 20\nnr_throttled 5\n"}, (20, 5)),
+        ({"cpu.stat": "nr_periods many\nnr_throttled 1\n"}, (0, 0)),
+    ],
+)
+def test_periods_are_those_of_the_group_that_stops_us_most(tmp_path, files, periods):
+    assert host.cpu_periods(cgroup(tmp_path, files), tmp_path) == periods
+
+
 V2, V1 = "0::/serving.slice/octavo.service\n", "11:memory:/kubepods/pod1/c1\n4:cpu,cpuacct:/kubepods/pod1/c1\n0::/\n"
 
 
