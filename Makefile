@@ -32,6 +32,7 @@ demo-down: venv ## Remove what the demo made, and the cluster
 test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	hack/cluster build helm s3
 	hack/promtool --version >/dev/null
+	hack/browser --version >/dev/null
 	$(PYTEST) -n auto $(PURE)
 	$(PYTEST) -n 2 $(BY_FILE) tests/engine tests/gpu --ignore tests/engine/pure
 	hack/with-cluster $(CLUSTER_TESTS)
@@ -43,6 +44,7 @@ test-fast: venv ## Run the tests that need neither torch nor a cluster (half a m
 
 test-engine: venv ## Run the engine's tests, with torch on the CPU
 	hack/cluster build s3
+	hack/browser --version >/dev/null
 	$(PYTEST) -q -n 2 $(BY_FILE) tests/engine
 
 test-cluster: venv ## Run the tests on the embedded node

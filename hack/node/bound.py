@@ -37,6 +37,16 @@ def promtool(arguments: list[str]) -> int:
     return guarded(lambda: become(prerequisites.unpacked(settings, "promtool"), arguments))
 
 
+def browser(arguments: list[str]) -> int:
+    """Entry point of hack/browser: a Chromium without a window, installed on first use (100 MB to fetch)."""
+
+    def act() -> int:
+        prerequisites.ensure_tools({prerequisites.BROWSER: prerequisites.BROWSER})
+        return become(Path(prerequisites.find(prerequisites.BROWSER)), arguments)
+
+    return guarded(act)
+
+
 def program(name: str, arguments: list[str]) -> int:
     """Entry point of hack/kstatus and hack/kubeconform: programs that speak to no cluster."""
     settings = Settings.from_environment()

@@ -31,6 +31,8 @@ NODE_TOOLS = {
     "/usr/lib/cni/ptp": "containernetworking-plugins",
 }
 IMAGE_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "nsenter": "util-linux"}
+# Debian's Chromium without a window, as command and as package: what tests look at pages with.
+BROWSER = "chromium-headless-shell"
 # Program -> the package it is unpacked from, and its place there.
 UNPACKED = {
     "etcd": ("etcd-server", "usr/bin/etcd"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
+from octavo_engine.bench.markup import as_html
 from octavo_engine.bench.measurement import Measurement
 from octavo_engine.bench.outcome import Outcome
 from octavo_engine.bench.readings import Reading
@@ -19,25 +20,30 @@ STYLE = """
   --one: #2dd4bf; --two: #fb923c; --three: #a99bff } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
   max-width: 1120px; padding: 0 1rem }
-h1 { font-size: 1.35rem; margin: 0 0 .5rem; overflow-wrap: anywhere }
-pre { font: 13px/1.45 ui-monospace, monospace; overflow-x: auto; white-space: pre-wrap }
+h1 { font-size: 1.35rem; margin: 0 0 .5rem } p, li, h1, td { overflow-wrap: anywhere }
+.table { overflow-x: auto; margin: 1rem 0 } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .75rem .2rem 0; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top }
+th { font-weight: 500; color: var(--dim) } .figure { text-align: right; white-space: nowrap }
+ul { padding-left: 1.1rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); gap: 1.25rem }
 svg { width: 100%; height: auto } svg text { font: 10px system-ui, sans-serif; fill: var(--dim) }
 svg .title { font-size: 12px; font-weight: 600; fill: var(--ink) } svg .end { text-anchor: end }
 svg .middle { text-anchor: middle } svg .grid { stroke: var(--faint); stroke-width: .7 }
 figure.none { margin: 0; color: var(--dim) } figcaption { font-weight: 600; color: var(--ink) }
+@media (max-width: 560px) { th, td { font-size: 13px; padding-right: .45rem } svg text { font-size: 13px }
+  svg .title { font-size: 14px } }
 """
 
 
 def page(measurement: Measurement, summary: Summary, text: str, objectives: Objectives) -> str:
-    """The whole page; `text` is the report in Markdown, shown as it is."""
+    """The whole page; `text` is the report in Markdown."""
     title = html.escape(f"{measurement.model} at {measurement.url}")
-    body = html.escape(text.partition("\n\n")[2])  # its heading is the page's
+    body = as_html(text.partition("\n\n")[2])  # its heading is the page's
     charts = "\n".join(pictures(measurement, summary, objectives))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n<pre>{body}</pre>\n"
+        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n"
         f'<div class="charts">\n{charts}\n</div></body></html>\n'
     )
 

@@ -101,7 +101,7 @@ def _frame(title: str, x_label: str, y_label: str, across: Axis, up: Axis) -> It
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         yield _text(x, HEIGHT - BOTTOM + 14, number(value), "middle")
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "middle")
-    yield f'<g transform="translate(10 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{_text(0, 0, y_label, "middle")}</g>'
+    yield f'<g transform="translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{_text(0, 0, y_label, "middle")}</g>'
 
 
 def _drawn(series: Sequence[Series], across: Axis, up: Axis) -> Iterator[str]:
