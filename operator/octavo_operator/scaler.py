@@ -226,7 +226,9 @@ def _publish(entry: Entry, now: float, scaled: bool) -> None:
     entry.load_seconds = max(starts, default=entry.load_seconds)
     if not loads:
         return
-    latest = QueueFigures(sum(load.waiting for load in loads), sum(load.running for load in loads))
+    fullest = max(loads, key=lambda load: (bool(load.limiter), load.waiting, load.running))
+    waiting, running = sum(load.waiting for load in loads), sum(load.running for load in loads)
+    latest = QueueFigures(waiting, running, fullest.limiter, fullest.limited)
     due = now - entry.published_at >= PUBLISH_SECONDS
     if entry.queue is None or scaled or (due and moved(entry.queue, latest)):
         entry.queue, entry.published_at = latest, now
@@ -242,6 +244,8 @@ def _publish_progress(entry: Entry, now: float, fetches: list[Progress]) -> None
 
 
 def moved(before: QueueFigures, latest: QueueFigures) -> bool:
-    """Whether a figure changed by over a tenth."""
+    """Whether a figure changed by over a tenth, or something else limits; a sentence's own figures always move."""
+    if before.limiter != latest.limiter:
+        return True
     pairs = ((before.waiting, latest.waiting), (before.running, latest.running))
     return any(abs(new - old) > _MOVED * max(old, new) for old, new in pairs)

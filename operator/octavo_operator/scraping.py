@@ -17,9 +17,11 @@ from octavo_operator import names
 from octavo_operator.autoscaling import Load
 from octavo_operator.checkpoint import Progress, read_progress
 from octavo_operator.observed import Pod
+from octavo_operator.words import plain
 
 MAX_BYTES = 65_536
 _MAX_COUNT = 1 << 53
+_LIMITER_BYTES, _SENTENCE_BYTES = 32, 600
 _PLAIN = {"Accept": "application/json", "Accept-Encoding": "identity"}
 _FULL_REASONS = ("kv_full", "batch_full")
 
@@ -89,6 +91,7 @@ def parse_load(body: bytes, pod: str) -> Answer:
         document = json.loads(body)
         waiting = {str(reason): _count(value) for reason, value in document["waiting"].items()}
         startup = document["startup_seconds"]
+        limiter, limited = _limit(document.get("limited_by"))
         return Load(
             waiting=sum(waiting.values()),
             waiting_full=sum(waiting.get(reason, 0) for reason in _FULL_REASONS),
@@ -99,9 +102,18 @@ def parse_load(body: bytes, pod: str) -> Answer:
             oldest_wait_seconds=_number(document["oldest_wait_seconds"]),
             kv_usage=_number(document["kv_cache_usage_ratio"]),
             startup_seconds=None if startup is None else _number(startup),
+            limiter=limiter,
+            limited=limited,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{pod} answered something that is not a load ({type(error).__name__}: {str(error)[:80]})"
+
+
+def _limit(said: Any) -> tuple[str, str]:
+    """What an engine says of its limit, word and sentence; empty where it says none: a load is a load without."""
+    if not isinstance(said, dict) or not all(isinstance(said.get(part), str) for part in ("limiter", "message")):
+        return "", ""
+    return plain(said["limiter"], _LIMITER_BYTES), plain(said["message"], _SENTENCE_BYTES)
 
 
 def _count(value: Any) -> int:

@@ -117,6 +117,8 @@ STATUS_SCHEMA: dict[str, Any] = {
             "Load of all replicas, refreshed with a decision, otherwise at most every 30 s when it moved by over 10 %.",
             waiting=_count("Requests that wait."),
             running=_count("Requests that run."),
+            limiter=_text("What limits the replica with the longest queue, as `octavo doctor` names it.", 32),
+            message=_text("The same with its figures, the setting to change, and what should come of it.", 600),
         ),
         loadSeconds=_number("Longest measured time from process start to serving, in seconds."),
         scaling=_object(

@@ -44,6 +44,13 @@ def test_a_busy_engines_load_is_read() -> None:
     assert (load.running, load.arrivals_total, load.completions_total) == (3, 7, 5)
     assert load.kv_usage == 0.25
     assert load.startup_seconds is not None
+    assert (load.limiter, load.limited) == ("", "")
+
+
+def test_what_limits_an_engine_is_read() -> None:
+    lifecycle = Lifecycle(model_name="m", max_num_seqs=4, limit=lambda: {"limiter": "kv", "message": "3 wait."})
+    load = read(lifecycle)
+    assert (load.limiter, load.limited) == ("kv", "3 wait.")
 
 
 def test_the_reasons_that_teach_capacity_exist() -> None:

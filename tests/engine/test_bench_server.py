@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.bench.command import bench
-from octavo_engine.explain.scrape import Between, Scrape
+from octavo_engine.diagnosis.scrape import Between, Scrape
 from octavo_engine.request import EventKind
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer

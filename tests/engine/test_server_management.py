@@ -136,6 +136,7 @@ def test_load_has_the_fields_that_scalers_read(client: TestClient, lifecycle: Li
         "arrivals_total": 7,
         "completions_total": 5,
         "kv_cache_usage_ratio": 0.25,
+        "limited_by": None,
     }
 
 

@@ -244,6 +244,33 @@ def test_kubectls_own_words_are_the_error(kubectl: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "kubectl octavo: Error from server (NotFound): it is not there\n"
 
 
+def test_doctor_asks_each_replica_that_serves(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def pod(name: str, ready: str) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+    pods = {"items": [pod("chat-b", "True"), pod("chat-a", "True"), pod("chat-c", "False")]}
+    (kubectl / "pods").write_text(json.dumps(pods))
+    (kubectl / "service").write_text(json.dumps(SERVING))
+    (kubectl / "bin" / "kubectl").write_text(f"""#!/bin/sh
+echo "$@" >> {kubectl}/calls
+case "$*" in
+*" pods "*|*"get pods"*) cat {kubectl}/pods;;
+*exec*chat-a*) echo "it is limited by kv";;
+*exec*) echo "error: unable to upgrade connection" >&2; exit 1;;
+*) cat {kubectl}/service;;
+esac
+""")
+    assert main(["doctor", "chat", "--seconds", "2"]) == 0
+    assert capsys.readouterr().out == "chat-a\nit is limited by kv\nchat-b\nerror: unable to upgrade connection\n"
+    asked = [line for line in (kubectl / "calls").read_text().splitlines() if line.startswith("exec")]
+    assert sorted(asked) == [
+        f"exec --namespace team chat-{name} --container engine -- octavo doctor --seconds=2" for name in "ab"
+    ]
+    (kubectl / "pods").write_text(json.dumps({"items": []}))
+    assert main(["doctor", "chat"]) == 1
+    assert "no replica of chat is ready" in capsys.readouterr().err
+
+
 class Streaming(BaseHTTPRequestHandler):
     """A chat endpoint that says what it was asked."""
 

@@ -69,3 +69,23 @@ async def test_a_process_that_was_stopped_for_an_hour_lowers_nothing_at_once():
     await world.tick(70)
     await world.settle()
     assert world.replicas == 1
+
+
+async def test_what_limits_the_fullest_replica_is_in_status_and_moves_seldom():
+    """Its figures change with every look; status is written when something else limits, after half a minute."""
+    world = World(resource(replicas=1))
+    await world.settle()
+    world.cluster.pods = [pod(ready=True)]
+    await world.settle()
+
+    async def says(limiter, sentence, ticks):
+        world.loads.answer = Load(waiting=9, running=2, max_num_seqs=2, limiter=limiter, limited=sentence)
+        await world.tick(ticks)
+        await world.settle()
+        return world.cluster.resource["status"]["queue"]
+
+    told = {"waiting": 9, "running": 2, "limiter": "kv", "message": "9 wait for blocks."}
+    assert await says("kv", "9 wait for blocks.", 1) == told
+    assert await says("kv", "10 wait for blocks.", 20) == told
+    assert (await says("queue", "9 wait for batch_full.", 20))["limiter"] == "queue"
+    assert await says("", "", 20) == {"waiting": 9, "running": 2}

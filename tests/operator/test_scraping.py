@@ -32,6 +32,16 @@ def test_a_load_is_read():
     assert parse_load(json.dumps(GOOD).encode(), "p") == Load(10, 7, 5, 8, 20, 15, 1.5, 0.25, 2.0)
 
 
+def test_what_limits_an_engine_is_taken_in_its_words_and_bounded():
+    said = {"limiter": "kv", "message": "93 % are held.\nGive more:  " + "x" * 900}
+    load = parse_load(json.dumps(GOOD | {"limited_by": said}).encode(), "p")
+    assert load.limiter == "kv"
+    assert load.limited.startswith("93 % are held. Give more: xx")
+    assert len(load.limited) == 600
+    for nothing in (None, "kv", {"limiter": 3, "message": "m"}, {"limiter": "kv"}, []):
+        assert parse_load(json.dumps(GOOD | {"limited_by": nothing}).encode(), "p").limiter == ""
+
+
 def test_a_reason_of_a_newer_engine_counts_as_waiting():
     load = parse_load(json.dumps(GOOD | {"waiting": {"prefix_pending": 2}}).encode(), "p")
     assert (load.waiting, load.waiting_full) == (2, 0)

@@ -184,6 +184,10 @@ def test_a_second_look_at_the_same_state_says_the_same():
     again = describe(look, telemetry, now="2031-01-01T00:00:00Z")
     assert again == first
     assert first["queue"] == {"waiting": 3, "running": 4}
+    limited = Telemetry(desired=1, ready=1, answered=1, queue=QueueFigures(3, 4, "kv", "4 wait for blocks."))
+    assert describe(look, limited)["queue"] == {
+        "waiting": 3, "running": 4, "limiter": "kv", "message": "4 wait for blocks."
+    }  # fmt: skip
     assert first["replicaSummary"] == "1/1"
     assert first["url"] == "http://assistant.team.svc:8000"
     assert first["selector"] == "octavo.dev/service=assistant"

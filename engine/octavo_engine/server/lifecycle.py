@@ -33,6 +33,7 @@ class Lifecycle:
     startup_seconds: float | None = None
     fault: str | None = None  # why only a restart can help, in words
     estimate: Callable[[SchedulerStats], float] = lambda _: 0.0  # seconds that the prompts ahead will take
+    limit: Callable[[], dict[str, str] | None] = lambda: None  # what limits the engine now, in words
     began: float = field(default_factory=time.monotonic)  # the process, in monotonic seconds
 
     @property
@@ -75,4 +76,5 @@ class Lifecycle:
             "oldest_wait_seconds": 0.0 if oldest is None else max(0.0, time.monotonic() - oldest),
             "kv_cache_usage_ratio": stats.kv_usage,
             "startup_seconds": self.startup_seconds,
+            "limited_by": self.limit(),
         }

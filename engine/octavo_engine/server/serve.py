@@ -25,7 +25,6 @@ from octavo_engine.metrics import Metrics
 from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.server.app import build_app
-from octavo_engine.request import Pooling
 from octavo_engine.runtime import host
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
@@ -33,6 +32,7 @@ from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
 from octavo_engine.server.management import build_management_app
+from octavo_engine.server.own_look import OwnLook
 from octavo_engine.server.reporting import Reporting
 from octavo_engine.server.shutdown import ENGINE_DEAD, Stop, died_of, drain_and_stop, leave_broken, leave_stuck
 from octavo_engine.server.startup import StartupReport, spare_the_collector
@@ -65,6 +65,7 @@ def serve(
     metrics = Metrics(registry, model_name=lifecycle.model_name, stats=lifecycle.stats)
     metrics.server_state(lifecycle.states)
     lifecycle.estimate = metrics.estimated_queue_seconds
+    lifecycle.limit = OwnLook(metrics.series).limit
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
     metrics.cpu_periods(host.cpu_periods)

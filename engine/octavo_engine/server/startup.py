@@ -54,6 +54,9 @@ class StartupReport:
             dtype=dtype,
             device=assembly.device.type,
             attention_backend=assembly.attention_backend,
+            max_num_seqs=str(config.max_num_seqs),
+            max_num_batched_tokens=str(config.max_num_batched_tokens),
+            enable_chunked_prefill=str(config.enable_chunked_prefill).lower(),
             max_model_len=str(assembly.max_model_len),
         )
         self._metrics.cache_info(

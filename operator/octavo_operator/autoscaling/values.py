@@ -63,6 +63,8 @@ class Load:
     oldest_wait_seconds: float = 0.0
     kv_usage: float = 0.0
     startup_seconds: float | None = None
+    limiter: str = ""  # what keeps it from doing more, in a word of the engine's; empty where nothing does
+    limited: str = ""  # the same in a sentence
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ def _replicas(service: Object, known: dict[str, Object]) -> Iterator[str]:
     yield f"Why {desired} replicas? Octavo scales on queue depth, {bounds}."
     if queue := status.get("queue"):
         yield f"  Last seen: {queue['waiting']} waiting, {queue['running']} running."
+        if "limiter" in queue:
+            yield f"  Limited by {queue['limiter']}: {queue['message']}"
     limited = known.get("ScalingLimited", {})
     if limited.get("status") == "True":
         yield f"  Held back: {limited['message']}."

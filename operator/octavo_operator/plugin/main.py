@@ -17,7 +17,7 @@ from octavo_operator.config import OperatorConfig
 from octavo_operator.desired import Defaults
 from octavo_operator.errors import OctavoError
 from octavo_operator.manifests import ManagementPeers
-from octavo_operator.plugin import chat, explanation, kubectl, rendering, status_view, validation
+from octavo_operator.plugin import chat, diagnosis, explanation, kubectl, rendering, status_view, validation
 from octavo_operator.plugin.kubectl import Kubectl
 
 Object = dict[str, Any]
@@ -54,6 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on with new lines")
     logs.add_argument("-p", "--previous", action="store_true", help="of the containers before their last restart")
     logs.add_argument("--tail", type=int, default=200, help="lines of each container (default: 200, -1: all)")
+    looked = verb("doctor", show_diagnosis, "what limits each replica of a service, why, and what to change")
+    looked.add_argument("name")
+    looked.add_argument("--seconds", type=float, default=5.0, help="how long to look, under load (default: 5)")
     talk = verb("chat", hold_chat, "talk with a service")
     talk.add_argument("name")
     talk.add_argument("-m", "--message", help="say this, print the answer, and end")
@@ -130,6 +133,18 @@ def show_logs(options: argparse.Namespace) -> int:
     where = ["--namespace", service["metadata"]["namespace"], "--selector", kubectl.selector(options.name)]
     more = ["--all-containers", "--prefix", "--ignore-errors", "--max-log-requests", "64"]
     return cluster.run(["logs", *where, *more, *flags, *(["--previous"] if options.previous else [])])
+
+
+def show_diagnosis(options: argparse.Namespace) -> int:
+    """`octavo doctor` in each replica at the same time: its metrics are read where they are."""
+    cluster = _cluster(options)
+    service = cluster.service(options.name)
+    replicas = diagnosis.ready(cluster.of_service("pods", service))
+    if not replicas:
+        raise kubectl.KubectlError(f"no replica of {options.name} is ready; explain says why")
+    for name, words in diagnosis.of_each(cluster, service["metadata"]["namespace"], replicas, options.seconds):
+        sys.stdout.write(f"{name}\n{words}\n")
+    return 0
 
 
 def hold_chat(options: argparse.Namespace) -> int:

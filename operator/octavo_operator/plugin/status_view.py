@@ -115,6 +115,7 @@ def _facts(service: Object) -> list[tuple[str, str]]:
         ("URL", status.get("url", "")),
         ("Replicas", f"{status.get('replicaSummary', '-')} ready of desired"),
         ("Load", f"{queue['waiting']} waiting, {queue['running']} running" if queue else ""),
+        ("Limited by", f"{queue['limiter']}: {queue['message']}" if queue and "limiter" in queue else ""),
         ("Load time", f"{status['loadSeconds']} s" if "loadSeconds" in status else ""),
         ("Rollout", f"{rollout.get('phase', '')} {rollout.get('message', '')}".strip()),
         ("Paused", "yes: nothing is changed until spec.paused is false" if spec.get("paused") else ""),

@@ -68,7 +68,10 @@ def unreadable(resource: dict[str, Any], reason: str, message: str, now: str) ->
 def _figures(telemetry: Telemetry) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     if telemetry.queue:
-        figures["queue"] = {"waiting": telemetry.queue.waiting, "running": telemetry.queue.running}
+        queue = telemetry.queue
+        figures["queue"] = {"waiting": queue.waiting, "running": queue.running}
+        if queue.limiter:
+            figures["queue"] |= {"limiter": queue.limiter, "message": queue.limited}
     if telemetry.load_seconds is not None:
         figures["loadSeconds"] = round(telemetry.load_seconds, 1)
     if telemetry.decisions:

@@ -13,10 +13,12 @@ KEPT_DECISIONS = 5
 
 @dataclass(frozen=True)
 class QueueFigures:
-    """Load of all replicas together, as last published."""
+    """Load of all replicas together, as last published; and what limits the fullest of them, as it says itself."""
 
     waiting: int = 0
     running: int = 0
+    limiter: str = ""
+    limited: str = ""
 
 
 @dataclass(frozen=True)

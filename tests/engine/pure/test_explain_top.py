@@ -15,9 +15,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from octavo_engine import cli
 from octavo_engine.batch import SchedulerStats
+from octavo_engine.diagnosis.scrape import Between, Scrape
+from octavo_engine.explain.board import BLOCKS, Board, sparkline
 from octavo_engine.explain.report import Style
-from octavo_engine.explain.scrape import Between, Scrape
-from octavo_engine.explain.top import BLOCKS, CLEAR, Board, sparkline, top
+from octavo_engine.explain.top import CLEAR, top
 from octavo_engine.metrics import Metrics, Source
 from octavo_engine.request import Request, SamplingParams
 
@@ -101,6 +102,8 @@ def test_the_page_has_the_four_numbers() -> None:
         "queue                 3 waiting (1 new, 2 kv_full), 8 of 16 running; the oldest for 1.25 s; about 3.00 s ahead"
     )
     assert lines[10] == "KV cache              71 % used, no prompt looked up, 0 preempted"
+    assert lines[12].startswith("limited by            load: steps took 0 % of the time")
+    assert "  send more at the same time; expected: " in lines[13]
     again = board.page(Between(engine.scrape(2.0), engine.scrape(4.0)), LOAD | {"running": 0})
     assert "time to first token   none, of 0" in again
     assert again.splitlines()[7] == f"  {BLOCKS[7]}{BLOCKS[0]}"

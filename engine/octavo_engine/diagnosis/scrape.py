@@ -5,9 +5,10 @@ A quantile is estimated as Prometheus does it: evenly within its bucket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_engine.errors import OctavoError
@@ -30,16 +31,22 @@ class Scrape:
     @classmethod
     def read(cls, text: str, at: float) -> Scrape:
         """Parse Prometheus' text format; raises NotAnEngine."""
-        series: dict[str, dict[Labels, float]] = {}
         try:
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    labels = frozenset(item for item in sample.labels.items() if item[0] not in UNTOLD)
-                    series.setdefault(sample.name, {})[labels] = sample.value
+            read = cls.of(text_string_to_metric_families(text), at)
         except ValueError as error:
             raise NotAnEngine("its /metrics cannot be read") from error
-        if "octavo_requests_running" not in series:
+        if "octavo_requests_running" not in read.series:
             raise NotAnEngine("its /metrics are not an Octavo engine's: ask the management port, 8001")
+        return read
+
+    @classmethod
+    def of(cls, families: Iterable[Metric], at: float) -> Scrape:
+        """The same of families, as an engine has them of itself."""
+        series: dict[str, dict[Labels, float]] = {}
+        for family in families:
+            for sample in family.samples:
+                labels = frozenset(item for item in sample.labels.items() if item[0] not in UNTOLD)
+                series.setdefault(sample.name, {})[labels] = sample.value
         return cls(at, series)
 
     def value(self, name: str, **labels: str) -> float:
@@ -57,6 +64,10 @@ class Scrape:
             key = dict(labels).get(label, "")
             found[key] = found.get(key, 0.0) + value
         return found
+
+    def labels(self, name: str) -> dict[str, str]:
+        """The labels of a series that says all by them, such as `octavo_engine_info`; none where it is not there."""
+        return dict(next(iter(self.series.get(name, {})), ()))
 
 
 @dataclass(frozen=True, slots=True)

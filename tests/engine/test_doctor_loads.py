@@ -1,0 +1,206 @@
+"""Rows of the table of symptoms, provoked on a real engine: the doctor names each, with figures and what to change."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from octavo_engine.diagnosis.scrape import Scrape
+from octavo_engine.doctor.command import doctor
+from octavo_engine.explain.top import top
+from octavo_engine.roofline_share import limiter
+from serving_process import ServingProcess, serving_process
+
+pytestmark = pytest.mark.engine
+
+TIGHT = (
+    "--served-model-name=m",
+    "--threads=1",
+    "--max-num-seqs=4",
+    "--max-model-len=512",
+    "--kv-cache-memory-bytes=16000000",  # 43 blocks: two prompts of 300 tokens fit, and four short ones with ease
+    "--no-enable-prefix-caching",
+)
+
+
+@pytest.fixture(scope="module")
+def tight(smollm2_gguf: Path) -> Iterator[ServingProcess]:
+    with serving_process(smollm2_gguf, *TIGHT) as server:
+        yield server
+
+
+def ask(server: ServingProcess, prompt: int, answer: int, seed: int) -> None:
+    """A completion of so many random prompt tokens, which begins like no other, and so many generated ones."""
+    tokens = random.Random(seed).choices(range(1000, 40_000), k=prompt)
+    body = {"model": "m", "prompt": tokens, "max_tokens": answer, "temperature": 0, "ignore_eos": True}
+    httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
+
+
+@contextmanager
+def clients(server: ServingProcess, number: int, prompt: int, answer: int, reason: str = "") -> Iterator[None]:
+    """So many clients, each of which asks again when it has its answer, until the body ends.
+
+    It begins when one is served and, with a `reason`, another waits for it.
+    """
+    over, failures = threading.Event(), []
+
+    def go_on(client: int) -> None:
+        try:
+            turn = 0
+            while not over.is_set():
+                ask(server, prompt, answer, 1000 * client + turn)
+                turn += 1
+        except httpx.HTTPError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=go_on, args=(client,)) for client in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        server.until(lambda: begun(server.load(), reason), f"a client is served, and another waits: {reason or 'none'}")
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    assert not failures
+
+
+def begun(load: dict[str, Any], reason: str) -> bool:
+    return bool(load["running"] and (not reason or load["waiting"][reason]))
+
+
+def told(server: ServingProcess, *flags: str, seconds: float = 1.2) -> list[dict[str, Any]]:
+    """What the doctor finds, the most important first."""
+    out = StringIO()
+    assert doctor([f"--url={server.management_url}", f"--seconds={seconds}", "--json", *flags], out) == 0
+    findings: list[dict[str, Any]] = json.loads(out.getvalue())["findings"]
+    assert all(finding["evidence"] and finding["advice"] and finding["effect"] for finding in findings)
+    return findings
+
+
+def finding(findings: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    found = [item for item in findings if item["limiter"] == name]
+    assert found, findings
+    return found[0]
+
+
+def test_an_idle_engine_waits_for_its_clients(tight: ServingProcess) -> None:
+    (only,) = told(tight, seconds=0.3)
+    assert only["limiter"] == "load"
+    assert "between them and the server" in only["effect"]
+
+
+def test_full_batches_make_a_queue_and_top_says_the_same(tight: ServingProcess) -> None:
+    with clients(tight, 12, prompt=8, answer=30, reason="batch_full"):
+        first = told(tight)[0]
+        out = StringIO()
+        assert top([f"--url={tight.management_url}", "--once", "--interval=0.5"], out, {}) == 0
+    assert first["limiter"] == "queue"
+    assert "requests wait for batch_full" in first["evidence"]
+    assert first["advice"] == "raise --max-num-seqs from 4 to 8"
+    assert "start at once" in first["effect"]
+    page = " ".join(out.getvalue().split())
+    assert "limited by queue: " in page
+    assert first["advice"] in page
+
+
+def test_prompts_that_find_no_blocks_are_limited_by_the_cache(tight: ServingProcess) -> None:
+    with clients(tight, 6, prompt=300, answer=40, reason="kv_full"):
+        found = finding(told(tight), "kv")
+    assert "wait for blocks" in found["evidence"]
+    assert "--kv-cache-memory-bytes" in found["advice"]
+
+
+def test_prompts_computed_again_and_again_are_told_beside_the_switch_that_is_off(tight: ServingProcess) -> None:
+    with clients(tight, 1, prompt=400, answer=1):
+        found = finding(told(tight), "prefix")
+    assert "prompt tokens were found" in found["evidence"]
+    assert found["advice"] == "start it with --enable-prefix-caching"
+
+
+def test_steps_are_bounded_by_what_the_exported_roofline_says(tight: ServingProcess) -> None:
+    with clients(tight, 1, prompt=8, answer=200):
+        last = told(tight)[-1]
+        scrape = Scrape.read(tight.management("/metrics").text, 0.0)
+    shares = {
+        bound: scrape.value("octavo_roofline_ratio", phase="decode", bound=bound) for bound in ("memory", "compute")
+    }
+    assert last["limiter"] in ("memory", "overhead")  # one stream reads all weights for one token; never compute
+    if abs(shares["memory"] - 0.5) > 0.05:  # the share moves a little between the two looks
+        assert last["limiter"] == limiter(shares)
+    assert last["evidence"].startswith("decode steps took")
+
+
+def test_a_large_batch_is_told_where_tokens_come_slower_than_they_should(tight: ServingProcess) -> None:
+    with clients(tight, 4, prompt=8, answer=60):
+        found = finding(told(tight, "--inter-token-seconds=0.001"), "batch")
+    assert "P99 between two tokens is" in found["evidence"]
+    assert found["advice"].startswith(("lower --max-num-seqs to ", "lower --max-num-batched-tokens from 2,048"))
+
+
+def test_gauges_are_right_at_once_when_all_come_and_when_all_hang_up(tight: ServingProcess) -> None:
+    """Nothing is rounded to a step, and nothing is left over of those who have gone."""
+
+    def now() -> tuple[float, float, float, float]:
+        scrape = Scrape.read(tight.management("/metrics").text, 0.0)
+        waiting, running = scrape.total("octavo_requests_waiting"), scrape.total("octavo_requests_running")
+        usage, oldest = scrape.total("octavo_kv_cache_usage_ratio"), scrape.total("octavo_queue_oldest_seconds")
+        return waiting, running, usage, oldest
+
+    def aborted() -> float:
+        scrape = Scrape.read(tight.management("/metrics").text, 0.0)
+        return scrape.value("octavo_requests_total", finish_reason="abort")
+
+    tight.until(lambda: now() == (0, 0, 0, 0), "an idle engine")
+    before = aborted()
+    body = {"model": "m", "prompt": [1000] * 8, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    place = urlsplit(tight.url)
+    sockets = [socket.create_connection((place.hostname, place.port), timeout=10) for _ in range(12)]
+    try:
+        content = json.dumps(body).encode()
+        head = ("POST /v1/completions HTTP/1.1", "Host: m", "Content-Type: application/json")
+        lines = "\r\n".join((*head, f"Content-Length: {len(content)}", "", ""))
+        for connection in sockets:
+            connection.sendall(lines.encode() + content)
+        tight.until(lambda: sum(now()[:2]) == 12, "everybody is counted")
+        waiting, running, usage, oldest = now()
+        assert waiting >= 8  # four may run
+        assert running + waiting == 12
+        assert usage > 0
+        assert oldest > 0
+    finally:
+        for connection in sockets:
+            connection.close()
+    tight.until(lambda: now() == (0, 0, 0, 0), "nobody is counted")
+    assert aborted() - before == 12
+
+
+@pytest.mark.soak
+@pytest.mark.heavy
+def test_long_prompts_among_short_ones_are_told(smollm2_gguf: Path) -> None:
+    """Without chunks, who comes while a long prompt is computed waits for all of it."""
+    flags = ("--served-model-name=m", "--threads=1", "--max-model-len=2048", "--no-enable-chunked-prefill")
+    with serving_process(smollm2_gguf, *flags) as server:
+        looked = threading.Thread(target=lambda: found.extend(told(server, seconds=12)))
+        found: list[dict[str, Any]] = []
+        looked.start()
+        seed = 0
+        while looked.is_alive():
+            seed += 1
+            ask(server, 1900 if seed % 20 == 10 else 16, 2, seed)
+        looked.join()
+    named = finding(found, "prompts")
+    assert "tokens at the median" in named["evidence"]
+    assert named["advice"] == "start it with --enable-chunked-prefill"
