@@ -187,6 +187,14 @@ def test_the_pod_monitor_names_the_service():
     assert endpoint["relabelings"][0]["sourceLabels"] == ["__meta_kubernetes_pod_label_octavo_dev_service"]
 
 
+def test_a_pod_monitor_that_is_not_wanted_scrapes_nothing():
+    """Else a Prometheus that also goes by the pods' annotations would count all twice."""
+    parent = resource(monitoring={"podMonitor": False})
+    monitor = pod_monitor(parent, read_spec(parent))
+    assert monitor["spec"]["podMetricsEndpoints"] == []
+    assert rules_of(podMonitor=False) == rules_of()
+
+
 def rules_of(**monitoring):
     parent = resource("my.model", monitoring=monitoring)
     made = prometheus_rule(parent, read_spec(parent))

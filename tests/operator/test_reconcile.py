@@ -90,6 +90,13 @@ async def test_an_edited_child_is_put_back():
     assert world.replicas == 2
 
 
+async def test_a_pod_monitor_that_is_not_wanted_is_told_whatever_is_installed():
+    for installed in (True, False):
+        world = World(resource(monitoring={"podMonitor": False}), monitoring=installed)
+        await world.settle()
+        assert world.cluster.conditions()["MonitoringConfigured"]["reason"] == "PodMonitorNotWanted"
+
+
 async def test_monitoring_is_picked_up_when_it_appears():
     world = World(resource())
     await world.settle()

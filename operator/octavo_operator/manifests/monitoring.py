@@ -9,26 +9,26 @@ from octavo_operator.manifests.child import POD_MONITOR, PROMETHEUS_RULE, Manife
 from octavo_operator.spec import Monitoring, Spec
 
 _POD_LABEL = "__meta_kubernetes_pod_label_" + names.SERVICE_LABEL.replace(".", "_").replace("/", "_")
+_ENDPOINT = {
+    "port": names.MANAGEMENT_PORT_NAME,
+    "path": "/metrics",
+    "interval": "15s",
+    "relabelings": [{"action": "replace", "sourceLabels": [_POD_LABEL], "targetLabel": "inferenceservice"}],
+}
 
 
 def pod_monitor(resource: Manifest, spec: Spec) -> Manifest:
-    """Scrapes every replica's management port; the service's name becomes the label `inferenceservice`."""
+    """Scrapes every replica's management port; the service's name becomes the label `inferenceservice`.
+
+    Unwanted, it has no endpoint and so nothing to scrape: as with rules, nothing needs to be deleted.
+    """
     return {
         "apiVersion": POD_MONITOR[0],
         "kind": POD_MONITOR[1],
         "metadata": metadata(resource, extra_labels=spec.monitoring.labels),
         "spec": {
             "selector": {"matchLabels": names.selector_labels(resource["metadata"]["name"])},
-            "podMetricsEndpoints": [
-                {
-                    "port": names.MANAGEMENT_PORT_NAME,
-                    "path": "/metrics",
-                    "interval": "15s",
-                    "relabelings": [
-                        {"action": "replace", "sourceLabels": [_POD_LABEL], "targetLabel": "inferenceservice"}
-                    ],
-                }
-            ],
+            "podMetricsEndpoints": [_ENDPOINT] if spec.monitoring.pod_monitor else [],
         },
     }
 

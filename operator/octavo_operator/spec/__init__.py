@@ -46,6 +46,11 @@ class Monitoring(Part):
         description="Labels of the PodMonitor and the PrometheusRule, for a Prometheus that selects them by label.",
         json_schema_extra=EMPTIED | cel.OWN_KEYS,
     )
+    pod_monitor: bool = Field(
+        default=True,
+        description="Whether Prometheus finds the replicas by a PodMonitor. False where it finds them otherwise, as by "
+        "annotations of the pods (template.annotations): what two jobs scrape counts twice. Default: true.",
+    )
     alerts: bool = Field(
         default=True, description="Whether the PrometheusRule holds the service's alerts. Default: true."
     )

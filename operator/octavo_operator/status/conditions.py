@@ -59,7 +59,7 @@ def all_conditions(facts: Facts) -> list[Condition]:
         workload(facts),
         metrics(facts.telemetry),
         *scaling_limited(facts.spec, facts.telemetry.limited),
-        monitoring(facts.observed),
+        monitoring(facts.spec, facts.observed),
     ]
 
 
@@ -195,8 +195,11 @@ def scaling_limited(spec: Spec, limited: Limit | None) -> list[Condition]:
     return [condition("ScalingLimited", "True", limited.value, _LIMIT_WORDS[limited])]
 
 
-def monitoring(observed: Observed) -> Condition:
+def monitoring(spec: Spec, observed: Observed) -> Condition:
     """Whether Prometheus finds the replicas."""
+    if not spec.monitoring.pod_monitor:
+        words = "no PodMonitor is wanted (spec.monitoring.podMonitor): a Prometheus has to find the replicas by itself"
+        return condition("MonitoringConfigured", "True", "PodMonitorNotWanted", words)
     if observed.monitoring_available:
         words = "Prometheus finds the replicas by a PodMonitor"
         return condition("MonitoringConfigured", "True", "PodMonitorApplied", words)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
+import yaml
+
+import prometheus_server
 from cluster_tools import wait_for
+from node import config
 from operator_process import OperatorProcess, Services
+from prometheus_server import DOCUMENT, documented_jobs
 
 KINDS = ("podmonitor", "prometheusrule")
 OBJECTIVE = 'le=~"1[.]5"'
@@ -44,6 +50,42 @@ def test_alerts_that_are_not_wanted_go_and_come_back(services: Services) -> None
     wait_for(lambda: expressions(services, "silent"), 30, "the alerts")
     services.apply("silent", monitoring={"alerts": False})
     wait_for(lambda: not expressions(services, "silent"), 30, "the end of the alerts")
+
+
+def documented_spec() -> dict[str, object]:
+    """What docs/GRAFANA.md says to write for a Prometheus that goes by annotations."""
+    blocks = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    (found,) = (spec for spec in (yaml.safe_load(block).get("spec", {}) for block in blocks) if "template" in spec)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_annotations_are_enough_where_no_pod_monitor_is_wanted(cluster: config.Settings, services: Services) -> None:
+    """Found by them, once, under the labels that boards ask for; and nothing is left that would find it again."""
+    if cluster.kubeconfig is not None:
+        pytest.skip("discovery asks with the embedded node's own certificate")
+    services.apply("annotated", **documented_spec())
+    services.apply("plain")
+    services.wait_ready("annotated")
+    services.wait_ready("plain")
+    jobs = documented_jobs(cluster, [services.namespace], "kubernetes-pods")
+    with prometheus_server.prometheus(cluster, jobs) as prometheus:
+        found = wait_for(lambda: prometheus.query("octavo_requests_running"), 20, "a first scrape")
+        (target,) = prometheus.targets()["kubernetes-pods"]
+    (pod,) = services.pods("annotated")
+    assert target["health"] == "up"
+    assert [sample["metric"]["pod"] for sample in found] == [pod]
+    assert target["labels"] == {
+        "job": "kubernetes-pods",
+        "instance": target["labels"]["instance"],
+        "namespace": services.namespace,
+        "pod": pod,
+        "inferenceservice": "annotated",
+    }
+    monitors = {name: services.get("podmonitor", name) or {} for name in ("annotated", "plain")}
+    assert not monitors["annotated"]["spec"].get("podMetricsEndpoints")
+    assert monitors["plain"]["spec"]["podMetricsEndpoints"]
+    assert services.condition("annotated", "MonitoringConfigured")["reason"] == "PodMonitorNotWanted"
 
 
 def test_the_operator_exports_what_status_says(services: Services, operator: OperatorProcess) -> None:
