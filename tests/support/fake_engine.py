@@ -1,6 +1,7 @@
 """An engine of a few shell lines, as an image: it answers probes and `/load`, and fails where its arguments say so.
 
-Small and instant, it stands in where a test is about the operator. `/load` is a file in the pod, which tests write.
+Small and instant, it stands in where a test is about the operator. `/load` is a file in the pod, which tests write;
+`/metrics` is another, which they can take away.
 Its `preflight` finds the same faults as its `serve`; a source named hf://fake/slow takes its time to be fetched, and
 file:///slow to be loaded.
 """
@@ -33,6 +34,15 @@ IDLE = {
     "startup_seconds": 1.0,
 }
 
+METRICS = """# TYPE octavo_requests_running gauge
+octavo_requests_running{model_name="fake"} 0
+# TYPE octavo_requests_waiting gauge
+octavo_requests_waiting{model_name="fake",reason="batch_full"} 0
+# TYPE octavo_server_state gauge
+octavo_server_state{model_name="fake",state="serving"} 1
+"""
+"""As much of an idle engine's page as alerts about replicas look at."""
+
 COMMIT = "c0ffee" * 6 + "beef"
 BYTES = 3_000_000
 FETCH_SECONDS = 4
@@ -57,6 +67,12 @@ drain() {{ [ -z "$server" ] || kill "$server"; while streaming; do /bin/busybox 
 trap drain TERM INT
 all="$*"
 end() {{ echo "$2" > /dev/termination-log; echo "$2"; exit $1; }}
+# A page without an extension is of no type that Prometheus reads; one that stands for a folder is text.
+metrics() {{
+    /bin/busybox mkdir -p /tmp/www/metrics
+    /bin/busybox cat > /tmp/www/metrics/index.txt
+    echo I:index.txt > /tmp/httpd.conf
+}}
 page() {{ /bin/busybox mkdir -p /tmp/www; echo "$2" > /tmp/www/next; /bin/busybox mv /tmp/www/next "/tmp/www/$1"; }}
 value() {{ rest="${{all#*$1=}}"; echo "${{rest%% *}}"; }}
 
@@ -90,8 +106,10 @@ END
 /bin/busybox chmod +x /tmp/www/cgi-bin/token-stream
 page livez ok
 page load '{json.dumps(IDLE)}'
+metrics <<'END'
+{METRICS}END
 /bin/busybox httpd -p 8000 -h /tmp/www
-/bin/busybox httpd -f -p 8001 -h /tmp/www &
+/bin/busybox httpd -c /tmp/httpd.conf -f -p 8001 -h /tmp/www &
 server=$!
 [ -z "$loading" ] || {{ /bin/busybox sleep "$loading" & wait $!; }}
 page readyz ok
@@ -114,6 +132,13 @@ def set_load(kubectl: Kubectl, namespace: str, pod: str, document: object) -> No
     write = "/bin/busybox cat > /tmp/www/next && /bin/busybox mv /tmp/www/next /tmp/www/load"
     command = ["/bin/busybox", "sh", "-c", write]
     kubectl("exec", "-i", "-n", namespace, pod, "--", *command, stdin=json.dumps(document))
+
+
+def hide_metrics(kubectl: Kubectl, namespace: str, pod: str, hidden: bool = True) -> None:
+    """Takes the pod's `/metrics` away, or puts it back."""
+    old, new = ("metrics", "hidden") if hidden else ("hidden", "metrics")
+    move = f"cd /tmp/www && /bin/busybox mv {old} {new}"
+    kubectl("exec", "-n", namespace, pod, "--", "/bin/busybox", "sh", "-c", move)
 
 
 def end_streams(kubectl: Kubectl, namespace: str, pod: str) -> None:
