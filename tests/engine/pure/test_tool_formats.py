@@ -197,6 +197,8 @@ def test_a_call_after_a_thought_and_none_within() -> None:
         ("{{ '<tool_call>' }} {{ '</think>' }}", "hermes", True),
         ("[TOOL_CALLS] {{ tools }}", "mistral", False),
         ("{{ '<|python_tag|>' }}", "llama3", False),
+        ("{{ '<tool_call><function=f>' }}", None, False),
+        ("<tool_call>{{ name }}<arg_key>", None, False),
         ("{{ messages[0].content }}", None, False),
         (None, None, False),
     ],

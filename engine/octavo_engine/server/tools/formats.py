@@ -33,6 +33,11 @@ class ToolFormat:
     parser: Callable[[Message, Collection[str]], Parser]
     special: bool  # its marks are special tokens, which otherwise stay out of a text
     call_id: Callable[[str], str]  # from something unique, as the format's templates want it
+    unlike: tuple[str, ...] = ()  # unless one of these is there, too: the mark is the same, and what it holds is not
+
+    def shown_by(self, template: str) -> bool:
+        """Whether a chat template writes calls in this way."""
+        return any(sign in template for sign in self.signs) and not any(sign in template for sign in self.unlike)
 
 
 def call_id(unique: str) -> str:
@@ -46,7 +51,14 @@ def _nine_letters(unique: str) -> str:
 
 
 FORMATS = (
-    ToolFormat("hermes", ("<tool_call>",), lambda message, _: Hermes(message), special=False, call_id=call_id),
+    ToolFormat(
+        "hermes",
+        ("<tool_call>",),
+        lambda message, _: Hermes(message),
+        special=False,
+        call_id=call_id,
+        unlike=("<function=", "<arg_key>"),  # Qwen3-Coder and what came after it; GLM-4.5
+    ),
     ToolFormat("mistral", ("[TOOL_CALLS]",), lambda message, _: Mistral(message), special=True, call_id=_nine_letters),
     ToolFormat(
         "llama3",
@@ -70,7 +82,7 @@ class Formats:
         """What a chat template shows, unless `tools` names a format, or `reasoning` says `think` or `none`."""
         shown = template or ""
         if tools == "auto":
-            found = next((form for form in FORMATS if any(sign in shown for sign in form.signs)), None)
+            found = next((form for form in FORMATS if form.shown_by(shown)), None)
         else:
             found = next((form for form in FORMATS if form.name == tools), None)
         return cls(found, thinking.CLOSE in shown if reasoning == "auto" else reasoning == "think")
