@@ -48,7 +48,7 @@ def build_management_app(
     @app.get("/openapi.json")
     async def openapi() -> Response:
         """What the API's routes take and answer; here, because the API port serves nothing beside them."""
-        return JSONResponse(document())
+        return JSONResponse(document(lifecycle.model_name))
 
     @app.get("/metrics")
     async def metrics() -> Response:
