@@ -20,6 +20,7 @@ from octavo_engine.server.body import read_json
 from octavo_engine.server.call_form import call_form
 from octavo_engine.server.chunks import Chunks
 from octavo_engine.server.context import Context
+from octavo_engine.server.counted_chunks import CountedChunks
 from octavo_engine.server.fields import Body, parse_body
 from octavo_engine.server.forms import check_calls, hold_to_form, spec_of, thought_before
 from octavo_engine.server.intake import Caller, check_ids, make_requests
@@ -190,6 +191,8 @@ class Routes:
         answering = Answering(self._context.engine, requests, receive, copies=body.copies, kept=body.kept)
         # A client that asked for the usage finds the field in every chunk, empty until the last.
         chunks = Chunks(writer, {"usage": None} if body.include_usage else {})
+        if body.continuous_usage:
+            chunks = CountedChunks(writer, requests, body.copies)
         return await self._answer(answering, writer.answer, chunks if body.stream else None)
 
     async def _answer(self, answering: Answering, write: Write, events: Events | None) -> Response:

@@ -80,6 +80,13 @@ class StreamOptions(Body):
     """What a stream carries beside the answer."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool | None = None  # vLLM's; load clients ask for it
+
+    @model_validator(mode="after")
+    def _agree(self) -> StreamOptions:
+        if self.continuous_usage_stats and not self.include_usage:
+            raise ValueError("continuous_usage_stats needs include_usage: true")
+        return self
 
 
 def _stream_options(value: Any) -> Any:
@@ -124,7 +131,8 @@ class Sampling(Body):
     n: Choices | None = asks("choices for each prompt")
     stream: bool | None = asks("server-sent events")
     stream_options: Annotated[StreamOptions, BeforeValidator(_stream_options)] | None = asks(
-        '`{"include_usage": true}` adds a last chunk with the token counts; `include_obfuscation` may be false only'
+        '`{"include_usage": true}` adds a last chunk with the token counts, and `continuous_usage_stats` beside it puts'
+        " those so far into every chunk; `include_obfuscation` may be false only"
     )
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = asks(
         "the lower is served first; other than 0 only under `--scheduling-policy priority`, else a 400:"
@@ -176,6 +184,11 @@ class Sampling(Body):
     def include_usage(self) -> bool:
         """True when a stream ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        """True when each chunk of a stream has the token counts so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
     @property
     def kept(self) -> int:
