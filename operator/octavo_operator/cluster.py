@@ -74,6 +74,7 @@ class Cluster:
         self._metrics = metrics
         self.store = Store()
         self._monitoring: tuple[float, bool] | None = None
+        self._monitoring_told: bool | None = None
         self.trouble: str | None = "the API server was not asked yet"
         """For /readyz: None once and while the API server answers, whatever it says."""
 
@@ -243,6 +244,12 @@ class Cluster:
 
     def _lease_path(self, name: str | None = None) -> str:
         return paths.path("coordination.k8s.io/v1", "leases", self._settings.lease_namespace, name)
+
+    async def monitoring_changed(self) -> bool:
+        """Whether the Prometheus Operator's kinds have come or gone since this was asked before."""
+        available, before = await self._monitoring_available(), self._monitoring_told
+        self._monitoring_told = available
+        return before is not None and before != available
 
     async def _monitoring_available(self) -> bool:
         """Whether the kinds of the Prometheus Operator are installed, asked at most once a minute."""

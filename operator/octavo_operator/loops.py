@@ -133,12 +133,17 @@ class Operator:
         return pause
 
     async def beat(self) -> None:
-        """Holds what the watches told against a list, for ever: finds missed changes, and watches that are dead."""
+        """Holds what the watches told against a list, for ever: finds missed changes, and watches that are dead.
+
+        No watch tells of kinds that are installed: that is asked for, too, and all services are looked at again.
+        """
         while True:
             await asyncio.sleep(self._config.heartbeat_seconds)
             since = self._api.store.mark()
             try:
                 listed = await self._api.sights()
+                if await self._api.monitoring_changed():
+                    self._resync.set()
             except ApiError as error:
                 log.warning("heartbeat: %s", error)
                 continue

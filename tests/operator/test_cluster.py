@@ -260,6 +260,18 @@ async def test_one_of_the_kinds_alone_is_not_enough():
     assert not (await made.known(KEY)).monitoring_available
 
 
+async def test_kinds_that_come_or_go_are_news_once(monkeypatch):
+    """Whoever else asks meanwhile takes nothing of it away."""
+    monkeypatch.setattr(cluster_module, "_MONITORING_SECONDS", -1.0)  # no answer is kept
+    both = Response({"resources": [{"kind": "PodMonitor"}, {"kind": "PrometheusRule"}]})
+    made = await filled(NO_MONITORS, both, both, both, NO_MONITORS)
+    assert not await made.monitoring_changed()  # as it was found at the start
+    assert await made._monitoring_available()
+    assert await made.monitoring_changed()
+    assert not await made.monitoring_changed()
+    assert await made.monitoring_changed()
+
+
 async def test_the_answer_to_a_write_is_known_at_once():
     wanted = sealed(service(resource()))
     status = stored(resource(), version="9") | {"status": {"replicas": 1}}
