@@ -35,10 +35,13 @@ class Descriptor:
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
-def program_image(reference: str, program: Path, user: str) -> bytes:
-    """Archive of an image that holds nothing but one static program, which it runs as `user` ("uid:gid")."""
-    entry = f"/{program.name}"
-    layer = _layer(program)
+def program_image(reference: str, program: Path, user: str, folder: str = "") -> bytes:
+    """Archive of an image that holds nothing but one static program, which it runs as `user` ("uid:gid").
+
+    The program lies in `folder`, such as `bin/`; at the top, without one.
+    """
+    entry = f"/{folder}{program.name}"
+    layer = _layer(program, folder)
     platform = {"architecture": _architecture(program), "os": "linux"}
     settings = {"Entrypoint": [entry], "User": user, "WorkingDir": "/"}
     layers = [Descriptor.of(_LAYER, layer)]
@@ -79,10 +82,10 @@ def _names(reference: str) -> dict[str, str]:
     return {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference.rpartition(":")[2]}
 
 
-def _layer(program: Path) -> bytes:
+def _layer(program: Path, folder: str) -> bytes:
     output = io.BytesIO()
     with tarfile.open(fileobj=output, mode="w") as archive:
-        _add(archive, program.name, program.read_bytes(), mode=0o755)
+        _add(archive, f"{folder}{program.name}", program.read_bytes(), mode=0o755)
     return output.getvalue()
 
 

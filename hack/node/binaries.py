@@ -51,11 +51,19 @@ def ensure(settings: Settings, wanted: Iterable[Program]) -> None:
 
 
 def monitoring_crds(settings: Settings) -> list[Path]:
-    """The Prometheus Operator's resource definitions that Octavo writes to; the operator itself is not built."""
-    target = settings.cache / "crds" / config.PROMETHEUS_OPERATOR_MODULE.rpartition("/")[2].replace("@v", "-")
-    kinds = ("podmonitors", "prometheusrules", "servicemonitors")
+    """The Prometheus Operator's resource definitions that Octavo writes to."""
+    return _operators_crds(settings, "prometheus-operator", ("podmonitors", "prometheusrules", "servicemonitors"))
+
+
+def prometheus_crds(settings: Settings) -> list[Path]:
+    """Those that the Prometheus Operator itself needs beside them to run a Prometheus."""
+    return _operators_crds(settings, "prometheus-operator-own", ("prometheuses", "probes", "scrapeconfigs"))
+
+
+def _operators_crds(settings: Settings, folder: str, kinds: Sequence[str]) -> list[Path]:
+    target = settings.cache / "crds" / f"{folder}-{config.PROMETHEUS_OPERATOR_VERSION}"
     if not target.exists():
-        with step("fetch monitoring CRDs"), _scratch(target.parent) as scratch:
+        with step(f"fetch definitions of {', '.join(kinds)}"), _scratch(target.parent) as scratch:
             module = json.loads(_go(settings, ["mod", "download", "-json", config.PROMETHEUS_OPERATOR_MODULE]))
             partial = scratch / "crds"
             partial.mkdir()
@@ -81,7 +89,7 @@ def _build(settings: Settings, module: Path, missing: Sequence[Program]) -> None
         packages = [program.package for program in missing]
         _go(settings, ["build", "-v", *programs.build_flags(), "-o", f"{output}/", *packages], log=log, cwd=module)
         for program in missing:
-            _store(settings, program, output / program.name)
+            _store(settings, program, output / (program.built_as or program.name))
 
 
 def _store(settings: Settings, program: Program, file: Path) -> None:

@@ -23,7 +23,8 @@ KUBECONFORM_VERSION = "0.7.0"
 METRICS_SERVER_VERSION = "0.8.0"
 PROMETHEUS_VERSION = "3.10.0"
 S3_VERSION = "1.76.0"
-PROMETHEUS_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator@v0.92.1"
+PROMETHEUS_OPERATOR_VERSION = "0.92.1"
+PROMETHEUS_OPERATOR_MODULE = f"github.com/prometheus-operator/prometheus-operator@v{PROMETHEUS_OPERATOR_VERSION}"
 
 NODE_NAME = "octavo"
 NAMESPACE = "octavo-node"
@@ -43,6 +44,8 @@ TOOLBOX_IMAGE = "localhost/toolbox:1"
 """Busybox alone: a shell, a resolver and an HTTP client for pods that look at the cluster from inside."""
 COREDNS_IMAGE = f"localhost/coredns:{COREDNS_VERSION}-1"
 S3_IMAGE = f"localhost/s3-server:{S3_VERSION}"
+PROMETHEUS_IMAGE = f"localhost/prometheus:v{PROMETHEUS_VERSION}"
+RELOADER_IMAGE = f"localhost/prometheus-config-reloader:v{PROMETHEUS_OPERATOR_VERSION}"
 
 METRICS_PORT = 4443
 """Where metrics-server listens on the node; 10250 is the kubelet's."""

@@ -18,6 +18,7 @@ _RECIPE = 2
 class Program:
     """One program: `package` as the Go module in `module` sees it; `daemons` are further names to call it by.
 
+    `built_as` is what Go calls the program where that is not `name`: the last part of its package's path.
     `version` is that of the project it comes from; a package of our own (`./...`) is told apart by its source, too.
     """
 
@@ -26,6 +27,7 @@ class Program:
     package: str
     module: Path = SOURCES
     daemons: tuple[str, ...] = ()
+    built_as: str = ""
 
     @property
     def key(self) -> str:
@@ -63,7 +65,22 @@ KSTATUS = Program("kstatus", config.KSTATUS_VERSION, "./kstatus")
 KUBECONFORM = Program("kubeconform", config.KUBECONFORM_VERSION, "github.com/yannh/kubeconform/cmd/kubeconform")
 # A module of its own: it shares no code with the others, and would only raise the versions they are built from.
 S3 = Program("s3", config.S3_VERSION, ".", module=SOURCES / "s3")
-TESTS = (METRICS_SERVER, KSTATUS, KUBECONFORM, S3)
+_OPERATORS = SOURCES / "prometheus-operator"
+_OPERATORS_PACKAGE = "github.com/prometheus-operator/prometheus-operator/cmd"
+PROMETHEUS_OPERATOR = Program(
+    "prometheus-operator",
+    config.PROMETHEUS_OPERATOR_VERSION,
+    f"{_OPERATORS_PACKAGE}/operator",
+    module=_OPERATORS,
+    built_as="operator",
+)
+CONFIG_RELOADER = Program(
+    "prometheus-config-reloader",
+    config.PROMETHEUS_OPERATOR_VERSION,
+    f"{_OPERATORS_PACKAGE}/prometheus-config-reloader",
+    module=_OPERATORS,
+)
+TESTS = (METRICS_SERVER, KSTATUS, KUBECONFORM, S3, PROMETHEUS_OPERATOR, CONFIG_RELOADER)
 
 KIND = Program("kind", config.KIND_VERSION, "sigs.k8s.io/kind")
 

@@ -29,11 +29,11 @@ def ensure_own_images(settings: Settings) -> None:
         ensure_program_image(settings, reference, program)
 
 
-def ensure_program_image(settings: Settings, reference: str, program: Path) -> None:
+def ensure_program_image(settings: Settings, reference: str, program: Path, folder: str = "") -> None:
     """An image that holds one static program, made where the node has none of that name."""
     if reference not in references(settings):
         with step(f"import image {reference}"):
-            ctr(settings, "images", "import", "-", stdin=archives.program_image(reference, program, _NOBODY))
+            ctr(settings, "images", "import", "-", stdin=archives.program_image(reference, program, _NOBODY, folder))
 
 
 def references(settings: Settings) -> set[str]:
