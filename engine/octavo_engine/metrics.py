@@ -93,6 +93,11 @@ class Metrics:
         self._instruments.live(self._cache)
         self._instruments.live(self._roofline)
 
+    @property
+    def series(self) -> Collector:
+        """All of them, for who exports them in another form."""
+        return self._instruments
+
     def _declare_latencies(self, make: Instruments) -> None:
         self._first_token = make.histogram(
             "octavo_time_to_first_token_seconds",
@@ -112,11 +117,6 @@ class Metrics:
         )
         self._decode = make.histogram(
             "octavo_request_decode_seconds", "from the first token to the last, whole answers", REQUEST_SECONDS
-    @property
-    def series(self) -> Collector:
-        """All of them, for who exports them in another form."""
-        return self._instruments
-
         )
         self._end_to_end = make.histogram(
             "octavo_request_end_to_end_seconds", "from receipt to the end, whole answers", REQUEST_SECONDS
@@ -264,6 +264,19 @@ class Metrics:
             lambda: [self._instruments.gauge_family("octavo_server_state", words, states(), "state")]
         )
 
+    def cpu_periods(self, read: Callable[[], tuple[int, int]]) -> None:
+        """Export how often the container's CPU limit stopped it; `read` gives all periods and those, at each scrape."""
+
+        def look() -> Iterable[Metric]:
+            everything, throttled = read()
+            periods[Period.THROTTLED].value, periods[Period.FREE].value = throttled, everything - throttled
+            return ()
+
+        self._instruments.live(look)  # before they are exported, which is in this order
+        periods = self._instruments.counters(
+            "octavo_cpu_periods_total", "scheduler's periods under the container's CPU limit", "result", Period
+        )
+
     def flushed(self, blocks: int) -> None:
         """Count cached blocks that somebody had forgotten on purpose."""
         self._flushed.add(blocks)
@@ -310,16 +323,3 @@ class Metrics:
 def _time_of(request: Request, what: EventKind) -> float | None:
     """When `what` first happened to a request."""
     return next((event.at for event in request.events if event.what is what), None)
-    def cpu_periods(self, read: Callable[[], tuple[int, int]]) -> None:
-        """Export how often the container's CPU limit stopped it; `read` gives all periods and those, at each scrape."""
-
-        def look() -> Iterable[Metric]:
-            everything, throttled = read()
-            periods[Period.THROTTLED].value, periods[Period.FREE].value = throttled, everything - throttled
-            return ()
-
-        self._instruments.live(look)  # before they are exported, which is in this order
-        periods = self._instruments.counters(
-            "octavo_cpu_periods_total", "scheduler's periods under the container's CPU limit", "result", Period
-        )
-

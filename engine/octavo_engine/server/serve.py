@@ -64,13 +64,13 @@ def serve(
     registry, history, keys = CollectorRegistry(), History(), open_keys(server, environment)
     metrics = Metrics(registry, model_name=lifecycle.model_name, stats=lifecycle.stats)
     metrics.server_state(lifecycle.states)
+    metrics.cpu_periods(host.cpu_periods)
+    if server.metrics_compat == "vllm":
+        registry.register(VllmNames(metrics.series))
     lifecycle.estimate = metrics.estimated_queue_seconds
     lifecycle.limit = OwnLook(metrics.series).limit
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
-    metrics.cpu_periods(host.cpu_periods)
-    if server.metrics_compat == "vllm":
-        registry.register(VllmNames(metrics.series))
     start_management(build_management_app(lifecycle, registry, history, metrics.flushed), management_socket)
     log.info("management on %s", url_of(management_socket))
 
