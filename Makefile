@@ -61,7 +61,7 @@ generate: venv ## Write the CRDs, the dashboards and the rules from code
 
 requirements: $(UV) ## Resolve the pinned requirements again
 	$(COMPILE) --extra engine --extra operator --extra plugin --group dev $(PINNED) -o requirements/dev.txt
-	$(COMPILE) --extra engine $(PINNED) -c requirements/dev.txt -o requirements/engine.txt
+	$(COMPILE) --extra engine --extra otel $(PINNED) -c requirements/dev.txt -o requirements/engine.txt
 	$(COMPILE) --extra operator $(PINNED) -c requirements/dev.txt -o requirements/operator.txt
 
 bench: venv ## Compare with transformers on this machine, side by side

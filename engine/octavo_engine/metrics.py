@@ -68,6 +68,24 @@ class Lookup(StrEnum):
     MISS = "miss"
 
 
+class WatchedFile(StrEnum):
+    """What the server reads again when it changes."""
+
+    API_KEYS = "api_keys"
+    CERTIFICATE = "certificate"
+
+
+class FormResult(StrEnum):
+    """What came of a wish for an answer of a given form."""
+
+    KEPT = "kept"  # it was compiled for another request
+    COMPILED = "compiled"
+    REFUSED = "refused"  # it cannot be enforced
+    SLOW = "slow"  # it takes more time or memory than it may
+    BUSY = "busy"  # others took all the time that there is for it
+    FAILED = "failed"  # a fault of ours, or the client has gone
+
+
 class Metrics:
     """All series of one engine on `registry`. `stats` is called at scrape, by that thread; `clock` is the engine's."""
 
@@ -88,6 +106,7 @@ class Metrics:
         self._declare_latencies(self._instruments)
         self._declare_counters(self._instruments)
         self._declare_steps(self._instruments)
+        self._declare_forms(self._instruments)
         self.roofline = RooflineShare(kind.value for kind in StepKind)
         self._instruments.live(self._queue)
         self._instruments.live(self._cache)
@@ -152,6 +171,15 @@ class Metrics:
         self._rejected = make.counters(
             "octavo_requests_rejected_total", "requests refused at the door", "reason", RejectReason
         )
+        self._reloaded = make.counters(
+            "octavo_file_reloads_total", "changed files that were taken while serving", "file", WatchedFile
+        )
+        self._not_reloaded = make.counters(
+            "octavo_file_reload_failures_total",
+            "changed files that cannot be used, so that what was read before stays",
+            "file",
+            WatchedFile,
+        )
 
     def _declare_steps(self, make: Instruments) -> None:
         self._step_seconds = make.histograms(
@@ -163,6 +191,14 @@ class Metrics:
         )
         self._engine_labels = make.info("octavo_engine", "what runs: version, data type, device, kernels")
         self._cache_labels = make.info("octavo_cache", "the KV cache: block size, blocks, prefix caching")
+
+    def _declare_forms(self, make: Instruments) -> None:
+        self._forms = make.counters(
+            "octavo_forms_total", "wishes for an answer of a given form, by what came of them", "result", FormResult
+        )
+        self._form_seconds = make.histogram(
+            "octavo_form_compile_seconds", "until a form that was not kept is compiled or refused", TOKEN_SECONDS
+        )
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
@@ -244,6 +280,21 @@ class Metrics:
     def rejected(self, reason: RejectReason) -> None:
         """Count a request refused at the door."""
         self._rejected[reason].add()
+
+    def reloaded(self, file: WatchedFile, taken: bool) -> None:
+        """Count a file that has changed, and was taken or not."""
+        (self._reloaded if taken else self._not_reloaded)[file].add()
+
+    def form(self, result: FormResult, seconds: float) -> None:
+        """Count a wish for a form; told by the event loop. `seconds`: how long it was compiled."""
+        self._forms[result].add()
+        if result is not FormResult.KEPT:
+            self._form_seconds.observe(seconds)
+
+    def forms_kept(self, read: Callable[[], float]) -> None:
+        """Export what the compiled forms take; `read` is asked at each scrape."""
+        words = "about what the compiled forms that are kept take"
+        self._instruments.live(lambda: [self._instruments.gauge_family("octavo_form_cache_bytes", words, read())])
 
     def startup(self, phase: str, seconds: float) -> None:
         """Record how long a phase of the start took. `phase` is one of our own words."""
