@@ -1,4 +1,5 @@
-"""Whoever needs a form asks here: it is compiled by a thread of its own, within a time limit, and kept for the next.
+"""Whoever needs a form asks here: it is tried, compiled by a thread of its own, within a time limit, and kept for the
+next.
 
 Neither the event loop nor the step loop waits for it.
 """
@@ -7,33 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from llguidance import LLTokenizer
 
 from octavo_engine.errors import Overloaded, RequestError
+from octavo_engine.metrics import FormResult
 from octavo_engine.structured.grammar import Grammar, compile_spec
 from octavo_engine.structured.kept import Kept
 from octavo_engine.structured.spec import Spec
+from octavo_engine.structured.trials import TooHard, Trials
 from octavo_engine.structured.vocabulary import Tokens, grammar_tokenizer
 
 COMPILE_SECONDS = 2.0  # a hundred times what a schema of ten kilobytes takes
-WORKERS = 2  # a form that takes long keeps one of them until it meets a limit of the grammar engine
+WORKERS = 2  # a form that takes long keeps one of them until it is killed
 BUSY = "compile_busy"
 
 
 class Forms:
     """Compiles forms for one model.
 
-    end_ids: the tokens that end an answer. seconds: the longest that a client waits for one.
+    end_ids: the tokens that end an answer. seconds: the longest that a client waits for one. tried: a form is
+    compiled in another process first, see `Trials`; else it has the grammar engine's limits alone. on_asked: is told
+    what came of each wish, and how long it took.
     """
 
-    def __init__(self, tokenizer: Tokens, end_ids: Iterable[int], *, seconds: float = COMPILE_SECONDS) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokens,
+        end_ids: Iterable[int],
+        *,
+        seconds: float = COMPILE_SECONDS,
+        tried: bool = False,
+        on_asked: Callable[[FormResult, float], None] = lambda *_: None,
+    ) -> None:
         self._source = tokenizer
         # The engine knows one end, which must be a token of the tokenizer: those that only the model has come last.
         self._end_ids = sorted(end_ids, key=lambda index: (index >= tokenizer.vocab_size, index))
         self._seconds = seconds
+        self._trials = Trials(tokenizer, self._end_ids, seconds=seconds, places=WORKERS) if tried else None
+        self._on_asked = on_asked
         self._kept = Kept()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="octavo-forms")
         self._lock = threading.Lock()
@@ -46,9 +62,44 @@ class Forms:
         time that there is for it.
         """
         if (kept := self._kept.find(spec)) is not None:
+            self._on_asked(FormResult.KEPT, 0.0)
             return kept
         await asyncio.wrap_future(self._prepared(spec))  # once, and not of this form's time
-        job = self._pool.submit(self.compile, spec)
+        began, result = time.monotonic(), FormResult.FAILED
+        try:
+            grammar = await self._compiled(spec)
+            result = FormResult.COMPILED
+        except Overloaded:
+            result = FormResult.BUSY
+            raise
+        except RequestError as error:
+            result = FormResult.SLOW if isinstance(error, TooHard) else FormResult.REFUSED
+            raise
+        finally:
+            self._on_asked(result, time.monotonic() - began)
+        return grammar
+
+    def compile(self, spec: Spec) -> Grammar:
+        """The same, untried, at once and in this thread, however long it takes."""
+        if (kept := self._kept.find(spec)) is not None:
+            return kept
+        grammar = compile_spec(spec, self._prepared(spec).result(), self._end_ids)
+        self._kept.put(spec, grammar)
+        return grammar
+
+    def close(self) -> None:
+        """Compile nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._trials is not None:
+            self._trials.close()
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what the kept forms take."""
+        return self._kept.bytes
+
+    async def _compiled(self, spec: Spec) -> Grammar:
+        job = self._pool.submit(self._tried, spec)
         waiting = asyncio.wrap_future(job)
         done, _ = await asyncio.wait({waiting}, timeout=self._seconds)
         if done:
@@ -57,15 +108,12 @@ class Forms:
             raise Overloaded("forms of other requests are being compiled; try again in 1 s", reason=BUSY, retry_after=1)
         waiting.add_done_callback(_look_at)
         message = f"{spec.param}: this form takes longer than {self._seconds:g} s to compile; make it simpler"
-        raise RequestError(message, param=spec.param)
+        raise TooHard(message, param=spec.param)
 
-    def compile(self, spec: Spec) -> Grammar:
-        """The same, at once and in this thread, however long it takes."""
-        if (kept := self._kept.find(spec)) is not None:
-            return kept
-        grammar = compile_spec(spec, self._prepared(spec).result(), self._end_ids)
-        self._kept.put(spec, grammar)
-        return grammar
+    def _tried(self, spec: Spec) -> Grammar:
+        if self._trials is not None:
+            self._trials.check(spec)
+        return self.compile(spec)
 
     def _prepared(self, spec: Spec) -> Future[LLTokenizer]:
         """The vocabulary's tree, begun when the first form is asked for: most servers are asked for none."""
@@ -73,9 +121,14 @@ class Forms:
             message = f"{spec.param}: the model has no end token, so that an answer of a given form would never end"
             raise RequestError(message, param=spec.param, code="unsupported_parameter")
         with self._lock:
-            if self._tokenizer is None:
-                self._tokenizer = self._pool.submit(grammar_tokenizer, self._source, self._end_ids)
+            if self._tokenizer is None or (self._tokenizer.done() and self._tokenizer.exception()):
+                self._tokenizer = self._pool.submit(self._prepare)
             return self._tokenizer
+
+    def _prepare(self) -> LLTokenizer:
+        if self._trials is not None:
+            self._trials.prepare()
+        return grammar_tokenizer(self._source, self._end_ids)
 
 
 def _look_at(job: asyncio.Future[Grammar]) -> None:

@@ -19,7 +19,7 @@ class Kept:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self.bytes = 0  # about what they take
         self._grammars: OrderedDict[Spec, Grammar] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -37,12 +37,12 @@ class Kept:
         """Keep it, in the place of those that were asked for least lately."""
         with self._lock:
             if spec not in self._grammars:
-                self._bytes += _size(spec)
+                self.bytes += _size(spec)
             self._grammars[spec] = grammar
             self._grammars.move_to_end(spec)
-            while self._bytes > self._max_bytes and self._grammars:
+            while self.bytes > self._max_bytes and self._grammars:
                 oldest, _ = self._grammars.popitem(last=False)
-                self._bytes -= _size(oldest)
+                self.bytes -= _size(oldest)
 
 
 def _size(spec: Spec) -> int:
