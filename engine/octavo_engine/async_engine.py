@@ -287,11 +287,10 @@ class AsyncEngine:
             new, self._new = self._new, []
             cancelled, self._cancelled = self._cancelled, []
             stopping = self._stopping
-            for request in new:
-                self._engine.add(request)
+            ended = [output for request in new if (output := self._engine.add(request)) is not None]
             self._engine.publish()
         self._flush()
-        ended = [output for name in cancelled if (output := self._engine.abort(name)) is not None]
+        ended += [output for name in cancelled if (output := self._engine.abort(name)) is not None]
         if ended:
             self._engine.publish()
         self._deliver(ended)

@@ -135,23 +135,32 @@ class Engine:
                 code="context_length_exceeded",
             )
 
-    def add(self, request: Request) -> None:
-        """Queue a request that `check` has passed."""
-        self._requests[request.id] = request
-        self._answers[request.id] = Answer(
-            request, self._detokenizer(request), eos_ids=self._eos_ids, max_model_len=self.max_model_len
-        )
+    def add(self, request: Request) -> Output | None:
+        """Queue a request that `check` has passed. Returns how it ended, where it can have no answer."""
+        try:
+            answer = Answer(
+                request, self._detokenizer(request), eos_ids=self._eos_ids, max_model_len=self.max_model_len
+            )
+        except Exception:
+            log.exception("request %s failed", request.id)
+            return self._drop(request, self._clock())
+        self._requests[request.id], self._answers[request.id] = request, answer
         for deadline in {request.deadline, min(request.deadline, request.queue_deadline)}:
             heapq.heappush(self._deadlines, (deadline, request.id))
         request.note(self._clock(), EventKind.QUEUED)
         self._num_dependent += request.needs_own_tokens
         self._scheduler.add(request)
+        return None
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Output | None:
         """End a live request in any state; None if it has ended already. Its blocks are free when this returns."""
         if (request := self._requests.get(request_id)) is None:
             return None
-        delta = self._answers[request_id].end(reason)
+        try:
+            delta = self._answers[request_id].end(reason)
+        except Exception:  # a text that cannot be told is no reason to keep its blocks
+            log.exception("request %s failed at its end", request_id)
+            delta = Delta("", (), reason)
         self._finish(request, reason, self._clock())
         return Output(request, delta)
 
@@ -170,7 +179,10 @@ class Engine:
         outputs = list(self._expire(started))
         if not self._overlaps:
             outputs += self._land()
-        batch = self._scheduler.schedule(started, self._pacer.pace if self._pacer else None)
+        try:
+            batch = self._scheduler.schedule(started, self._pacer.pace if self._pacer else None)
+        except Exception:
+            return outputs + self._begin_anew()
         self.publish()
         try:
             flight = self._launch(batch, started) if batch.slices else None
@@ -273,13 +285,44 @@ class Engine:
 
     def _fail(self, batch: Batch) -> list[Output]:
         """A forward pass failed: its requests end with an error, the others go on."""
-        self._failed_steps += 1
-        log.exception("step failed (%d in a row): %d requests end", self._failed_steps, len(batch.slices))
-        if self._failed_steps >= MAX_FAILED_STEPS:
-            raise EngineDead("the engine's steps fail again and again") from None
+        self._count_failure(len(batch.slices))
         outputs = [self.abort(piece.request.id, FinishReason.ERROR) for piece in batch.slices]
         self.publish()
         return [output for output in outputs if output is not None]
+
+    def _begin_anew(self) -> list[Output]:
+        """No batch could be decided: nobody knows how far that came, nor whose fault it is.
+
+        So every live request ends with an error, and what the scheduler knew is forgotten, cached prefixes too.
+        """
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            self._wait(flight)  # it writes to blocks that are given anew from here on
+        requests, now = list(self._requests.values()), self._clock()
+        self._count_failure(len(requests))
+        self._scheduler.reset()
+        self._requests.clear()
+        self._answers.clear()
+        self._num_dependent = 0
+        outputs = [self._drop(request, now) for request in requests]
+        self.publish()
+        return outputs
+
+    def _drop(self, request: Request, now: float) -> Output:
+        """End a request with an error that the scheduler does not know, or not any more."""
+        request.forget_promised()
+        request.blocks.clear()
+        request.status, request.finish_reason = Status.FINISHED, FinishReason.ERROR
+        request.note(now, EventKind.FINISHED, FinishReason.ERROR)
+        self._metrics.finished(request, now)
+        return Output(request, Delta("", (), FinishReason.ERROR))
+
+    def _count_failure(self, ended: int) -> None:
+        """A step failed, and `ended` requests with it. Raises EngineDead for the last of several in a row."""
+        self._failed_steps += 1
+        log.exception("step failed (%d in a row): %d requests end", self._failed_steps, ended)
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise EngineDead("the engine's steps fail again and again") from None
 
     def _finish(self, request: Request, reason: FinishReason, now: float) -> None:
         request.forget_promised()

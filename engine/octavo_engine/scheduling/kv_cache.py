@@ -24,16 +24,22 @@ class KVCache:
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True) -> None:
         self.block_size = block_size
-        self._pool = BlockPool(num_blocks)
-        self._prefixes = PrefixCache(block_size) if enable_prefix_caching else None
+        self._total = num_blocks
+        self._caches_prefixes = enable_prefix_caching
         self.evicted_blocks = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Every block is free, whoever held it, and no prefix is known."""
+        self._pool = BlockPool(self._total)
+        self._prefixes = PrefixCache(self.block_size) if self._caches_prefixes else None
         self.held_slots = 0  # token slots in the block tables of all requests; a shared block counts for each
         self.stored_tokens = 0  # of these, how many hold a token
 
     @property
     def num_blocks(self) -> int:
         """All blocks."""
-        return self._pool.total
+        return self._total
 
     @property
     def num_free(self) -> int:

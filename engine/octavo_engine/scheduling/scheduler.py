@@ -48,11 +48,16 @@ class Scheduler:
         self._max_seqs = max_num_seqs
         self._chunked = enable_chunked_prefill
         self._policy = policy
-        self._waiting = policy.make_queue(cache)
+        self._arrivals = 0  # how many came
+        self._begin()
+
+    def _begin(self) -> None:
+        """With nobody there."""
+        self._waiting = self._policy.make_queue(self._cache)
         self._running: list[Request] = []  # by rank
         self._prefilling: dict[Request, None] = {}  # those running that need more than one token
         self._ending: set[Request] = set()  # those running that need nothing more
-        self._arrivals = self._seen = 0  # how many came, and how many of them a step has looked at
+        self._seen = self._arrivals  # how many of those that came a step has looked at
         self._num_new = 0
         # What holds the head of the queue holds everyone behind it, so one reason serves them all.
         self._blocked: WaitReason = WaitReason.NEW
@@ -91,6 +96,11 @@ class Scheduler:
     def flush(self) -> int:
         """Forget the cached prefixes that no running request holds; returns how many blocks that frees."""
         return self._cache.flush()
+
+    def reset(self) -> None:
+        """Forget every request, and all that is cached, whatever state that is in. Whoever steps ends the requests."""
+        self._cache.reset()
+        self._begin()
 
     def _stop(self, request: Request) -> None:
         """Take a running request out, and its blocks back."""
