@@ -33,8 +33,9 @@ test: venv ## Run all tests: pure, contract, engine, then the real cluster
 	hack/cluster build helm s3
 	hack/promtool --version >/dev/null
 	hack/browser --version >/dev/null
+	hack/clients >/dev/null
 	$(PYTEST) -n auto $(PURE)
-	$(PYTEST) -n 2 $(BY_FILE) tests/engine tests/gpu --ignore tests/engine/pure
+	$(PYTEST) -n 2 $(BY_FILE) tests/clients tests/engine tests/gpu --ignore tests/engine/pure
 	hack/with-cluster $(CLUSTER_TESTS)
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
@@ -63,6 +64,8 @@ requirements: $(UV) ## Resolve the pinned requirements again
 	$(COMPILE) --extra engine --extra operator --extra plugin --group dev $(PINNED) -o requirements/dev.txt
 	$(COMPILE) --extra engine --extra otel $(PINNED) -c requirements/dev.txt -o requirements/engine.txt
 	$(COMPILE) --extra operator $(PINNED) -c requirements/dev.txt -o requirements/operator.txt
+	$(COMPILE) --group clients $(PINNED) -o requirements/clients.txt
+	$(COMPILE) --group templates --no-deps $(PINNED) -o requirements/templates.txt
 
 bench: venv ## Compare with transformers on this machine, side by side
 	$(BIN)/python benchmarks/side_by_side.py

@@ -57,7 +57,7 @@ FORMATS = (
         lambda message, _: Hermes(message),
         special=False,
         call_id=call_id,
-        unlike=("<function=", "<arg_key>"),  # Qwen3-Coder and what came after it; GLM-4.5
+        unlike=("<function=", "<arg_key>"),  # Qwen3.5 and Nemotron 3; GLM-4.5
     ),
     ToolFormat("mistral", ("[TOOL_CALLS]",), lambda message, _: Mistral(message), special=True, call_id=_nine_letters),
     ToolFormat(
