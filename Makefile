@@ -18,7 +18,7 @@ CLUSTER_TESTS := bash -c '$(PYTEST) -n 6 $(BY_FILE) -m "not soak and not alone a
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
-.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-profile bench-quantized bench-autoscaling venv cluster cluster-down
+.PHONY: help demo demo-down test test-fast test-engine test-cluster soak check generate requirements bench bench-cpu bench-why bench-profile bench-quantized bench-rag bench-autoscaling venv cluster cluster-down
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -82,6 +82,10 @@ bench-profile: venv ## Profile a decode step, one stream and 32; writes the tabl
 
 bench-quantized: venv ## Compare one stream from a 4-bit GGUF file with the same in bfloat16 and with llama.cpp, side by side
 	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python benchmarks/quantized_decode.py $(ARGS)
+
+bench-rag: venv ## Measure the RAG case, prefix caching and chunked prefill on and off; writes the figures of docs/guides/rag.md (12 minutes)
+	PYTHONPATH=engine:hack:benchmarks:benchmarks/cpu $(BIN)/python -m rag_case --picture docs/guides/rag.svg \
+		--document docs/guides/rag.md --document docs/guides/rag.ja.md $(ARGS)
 
 bench-autoscaling: venv ## Compare scaling policies in virtual time; writes the table and picture of docs/AUTOSCALING.md
 	PYTHONPATH=operator:benchmarks/autoscaling $(BIN)/python -m serving_simulation \

@@ -22,6 +22,7 @@ from octavo_engine.bench.readings import Reading
 from octavo_engine.bench.report import report
 from octavo_engine.bench.summary import Objectives, summarize
 
+PICTURES = sorted((Path(__file__).parents[2] / "docs").rglob("*.svg"))
 WIDE, NARROW = 1280, 400
 SMALLEST = 10
 """Pixels of a line of text, which letters are three quarters of."""
@@ -189,6 +190,16 @@ def test_a_page_of_nothing_says_so(tab: Page, tmp_path: Path) -> None:
     tab.open(write(measured((), (), 0.0), tmp_path / "nothing.html"), width=NARROW, scheme="light")
     assert tab.ask("document.body.innerText").count("nothing was measured") >= 4
     assert tab.ask("document.documentElement.scrollWidth") == NARROW
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_no_word_of_the_documentations_pictures_is_cut(tab: Page, path: Path) -> None:
+    """matplotlib places words by its own font's widths; a browser writes them in another."""
+    tab.open(path, width=WIDE, height=1_600, scheme="light")
+    (picture,) = tab.ask(SVGS)
+    assert len(picture["texts"]) > 5
+    assert [text for text in picture["texts"] if not within(text["box"], picture["frame"])] == []
     assert tab.complaints == []
 
 

@@ -15,7 +15,7 @@ from .loads import Load
 from .results import Figures
 
 START_SECONDS, LOAD_SECONDS = 300, 600
-RESULT = "result.json"
+RESULT, MODEL = "result.json", "smollm2"
 MILLI = 1e-3
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_THREADS": "1"}
 
@@ -24,13 +24,13 @@ class ClientFailed(Exception):
     """The client ended badly, or requests did; the message has its last lines."""
 
 
-def flags(load: Load, *, port: int, tokenizer: Path, seed: int, folder: Path) -> list[str]:
+def flags(load: Load, *, port: int, tokenizer: Path, seed: int, folder: Path, model: str = MODEL) -> list[str]:
     """The client's arguments for a load."""
     pairs = {
         "--backend": "openai",
         "--base-url": f"http://127.0.0.1:{port}",
         "--endpoint": "/v1/completions",
-        "--model": "smollm2",
+        "--model": model,
         "--tokenizer": tokenizer,
         "--dataset-name": "random",
         "--random-prefix-len": load.prefix_tokens,
@@ -76,14 +76,19 @@ class LoadClient:
 
     def ask(self, load: Load, *, port: int, seed: int) -> Figures:
         """Run a load; raises ClientFailed."""
+        return read(self.run(load, port=port, seed=seed), load)
+
+    def run(self, load: Load, *, port: int, seed: int, model: str = MODEL) -> dict[str, Any]:
+        """The same as the client tells it, each request included."""
         with tempfile.TemporaryDirectory() as scratch:
-            words = flags(load, port=port, tokenizer=self._tokenizer, seed=seed, folder=Path(scratch))
+            words = flags(load, port=port, tokenizer=self._tokenizer, seed=seed, folder=Path(scratch), model=model)
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(words) + "\n")
             self._process.stdin.flush()
             if problem := self._answer(LOAD_SECONDS):
                 raise ClientFailed(problem)
-            return read(json.loads((Path(scratch) / RESULT).read_text(encoding="utf-8")), load)
+            result: dict[str, Any] = json.loads((Path(scratch) / RESULT).read_text(encoding="utf-8"))
+            return result
 
     def _answer(self, seconds: float) -> str:
         assert self._process.stdout is not None

@@ -1,0 +1,214 @@
+"""What the comparison of load clients makes of what each of them tells, and of packets."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients_agree import table
+from clients_agree.answers import Answer, figures, middle, of_guidellm, of_octavo, of_vllm
+from clients_agree.clients import ClientFailed, _all
+from clients_agree.loads import LOADS, PACED, REAL, guidellm_flags, octavo_flags
+from clients_agree.wire import Packet, Watcher, first_tokens, parsed, port_filter
+from cpu_figures import client as vllm
+from cpu_figures.loads import Load as VllmLoad
+from octavo_engine.bench.settings import BenchSettings
+
+PORT = 8000
+ANSWERS = [
+    Answer(sent=10.0, first=10.25, last=11.25, prompt_tokens=8, tokens=5),
+    Answer(sent=10.5, first=11.0, last=13.0, prompt_tokens=8, tokens=5),
+]
+
+
+def test_all_clients_words_become_the_same_answers() -> None:
+    octavo = {"failure": None, "prompt_tokens": 8, "output_tokens": 5}
+    document = {
+        "requests": [
+            octavo | {"sent": 10.0, "first_token": 0.25, "last_token": 1.25},
+            octavo | {"sent": 10.5, "first_token": 0.5, "last_token": 2.5},
+            octavo | {"sent": 10.6, "first_token": None, "last_token": None, "failure": "queue full (429)"},
+        ]
+    }
+    detailed = {
+        "start_times": [10.0, 10.5, 10.6],
+        "ttfts": [0.25, 0.5, 0.0],
+        "latencies": [1.25, 2.5, 0.0],
+        "input_lens": [8, 8, 8],
+        "output_lens": [5, 5, 0],
+    }
+    times = (
+        ("request_start", 10.0, 10.5),
+        ("first_token_iteration", 10.25, 11.0),
+        ("last_token_iteration", 11.25, 13.0),
+    )
+    report = {
+        "benchmarks": [
+            {
+                "requests": {
+                    "successful": [
+                        {
+                            "prompt_tokens": 8,
+                            "output_tokens": 5,
+                            "info": {"timings": {row[0]: row[1 + n] for row in times}},
+                        }
+                        for n in range(2)
+                    ]
+                }
+            }
+        ]
+    }
+    assert of_octavo(document) == of_vllm(detailed) == of_guidellm(report) == ANSWERS
+
+
+def test_figures_are_of_one_definition() -> None:
+    found = figures(ANSWERS, [0.2, 0.45])
+    assert (found.first_p50, found.per_token_p50, found.whole_p50) == (0.375, 0.375, 1.875)
+    assert found.tokens_per_second == pytest.approx(10 / 3)
+    assert found.on_the_wire == pytest.approx(0.325)
+    assert found.beyond_the_wire == pytest.approx(0.05)
+
+
+def test_other_requests_on_the_wire_than_the_client_tells_are_an_error() -> None:
+    with pytest.raises(ValueError, match="2 answers, 3 requests on the wire"):
+        figures(ANSWERS, [0.1, 0.2, 0.3])
+
+
+def test_the_middle_of_rounds_knows_no_wire_where_one_of_them_does_not() -> None:
+    one, two, three = (figures(ANSWERS, wire) for wire in ([0.1, 0.1], [0.2, 0.2], [0.4, 0.4]))
+    assert middle([one, two, three]).on_the_wire == pytest.approx(0.2)
+    assert middle([one, two, figures(ANSWERS, None)]).on_the_wire is None
+
+
+def test_clients_agree_within_five_percent_of_ours() -> None:
+    ours = figures(ANSWERS, [0.37, 0.37])
+    clients = {
+        "octavo bench": ours,
+        "late": replace(ours, first_p50=ours.first_p50 * 1.04),
+        "later": replace(ours, first_p50=ours.first_p50 * 1.07),
+    }
+    found = {(each.client, each.figure): each for each in table.differences("a load", clients)}
+    assert len(found) == 2 * len(table.COMPARED) + 1
+    assert found["the wire", "first_p50"].share == pytest.approx(0.37 / 0.375 - 1)
+    assert found["late", "first_p50"].agrees
+    assert not found["later", "first_p50"].agrees
+    assert table.words(found["later", "first_p50"]) == "a load, later, first p50: +7.0%: NOT WITHIN 5%"
+    assert table.nearest_to_the_wire(clients) == "octavo bench"
+    assert table.nearest_to_the_wire({"octavo bench": figures(ANSWERS, None)}) is None
+    rows = table.table("a load", clients).splitlines()
+    assert len({row.count("|") for row in rows}) == 1
+    assert "| octavo bench | 3.3 | 375.0 | 497.5 | 370.0 | 5.00 | 375.00 | 1,875 |" in rows
+
+
+def test_short_answers_and_missing_ones_are_errors() -> None:
+    whole = [replace(ANSWERS[0], tokens=REAL.output_tokens)] * REAL.requests
+    assert _all(REAL, whole) == whole
+    for wrong in (whole[1:], [*whole[1:], ANSWERS[0]]):
+        with pytest.raises(ClientFailed, match="of 8 answers"):
+            _all(REAL, wrong)
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.model)
+def test_all_clients_are_asked_for_the_same(load: Any) -> None:
+    url, file = f"http://127.0.0.1:{PORT}", Path("result.json")
+    ours = BenchSettings.parse(octavo_flags(load, url, 3, file), {})
+    asked = (ours.config.concurrency, ours.config.requests, ours.shape.prompt.high, ours.shape.output.high)
+    same = VllmLoad(load.name, load.streams, load.requests, load.prompt_tokens, load.output_tokens)
+    words = dict(itertools.pairwise(vllm.flags(same, port=PORT, tokenizer=file, seed=3, folder=file, model=load.model)))
+    names = ("--max-concurrency", "--num-prompts", "--random-input-len", "--random-output-len")
+    assert tuple(int(words[name]) for name in names) == asked
+    assert words["--model"] == ours.config.model == load.model
+    theirs = " ".join(guidellm_flags(load, url, file, 3, file))
+    for value, said in zip(asked, ("streams={}", "count={}", "prompt_tokens={}", "output_tokens={}"), strict=True):
+        assert said.format(value) in theirs
+
+
+def test_the_short_form_asks_each_stream_twice() -> None:
+    assert (PACED.quick().requests, PACED.quick().streams) == (16, 8)
+
+
+# -- packets -----------------------------------------------------------------------------------------------------------
+
+
+def packet(source: int, target: int, data: bytes, *, protocol: int = 6) -> bytes:
+    """An IPv4 packet with a TCP segment, padded as a small frame is."""
+    tcp = source.to_bytes(2) + target.to_bytes(2) + bytes(8) + b"\x80" + bytes(19)  # 32 bytes: with a time stamp
+    length = 20 + len(tcp) + len(data)
+    ip = b"\x45\x00" + length.to_bytes(2) + bytes(5) + bytes([protocol]) + bytes(10)
+    return ip + tcp + data + b"\0\0"
+
+
+def test_a_segment_is_read_whatever_its_options() -> None:
+    assert parsed(packet(40_000, PORT, b"hello"), 1.5) == Packet(1.5, 40_000, PORT, b"hello")
+    assert parsed(packet(40_000, PORT, b""), 1.5) is None
+    assert parsed(packet(40_000, PORT, b"hello", protocol=17), 1.5) is None
+
+
+def test_a_first_token_is_from_the_requests_first_packet_to_the_first_event() -> None:
+    post, body = b"POST /v1/completions HTTP/1.1\r\n", b'{"prompt": "x"}'
+    seen = [
+        Packet(1.0, 40_000, PORT, b"POST /tokenize HTTP/1.1\r\n"),
+        Packet(1.1, PORT, 40_000, b'HTTP/1.1 200 OK\r\n\r\n{"count": 1} data:'),
+        Packet(2.0, 40_000, PORT, post),
+        Packet(2.1, 40_000, PORT, body),
+        Packet(2.2, 40_001, PORT, post + body),
+        Packet(2.3, PORT, 40_000, b"HTTP/1.1 200 OK\r\n\r\n"),
+        Packet(2.7, PORT, 40_001, b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n"),
+        Packet(3.0, PORT, 40_000, b"data: {}\n\n"),
+        Packet(3.1, PORT, 40_000, b"data: {}\n\n"),
+        Packet(4.0, 40_000, PORT, post + body),  # the connection is kept
+        Packet(4.25, PORT, 40_000, b"data: {}\n\n"),
+    ]
+    assert first_tokens(seen, PORT) == pytest.approx([1.0, 0.5, 0.25])
+
+
+def test_the_filter_is_a_program_of_whole_steps_that_ends() -> None:
+    steps = len(port_filter(PORT)) / 8
+    assert steps == 9
+    assert port_filter(PORT)[-8:] == b"\x06\0\0\0\0\0\0\0", "whatever is not wanted is dropped"
+
+
+def test_packets_of_one_port_are_seen_with_the_kernels_time() -> None:
+    """A server that waits for a tenth of a second, beside another port on which just as much goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as other:
+        threads = [
+            threading.Thread(target=_answer_one, args=(each, pause)) for each, pause in ((listener, 0.1), (other, 0))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with Watcher(listener.getsockname()[1]) as watcher:
+                waited = [_ask(each.getsockname()[1]) for each in (listener, other)]
+        except PermissionError:
+            for each in (listener, other):  # so that the threads end
+                _ask(each.getsockname()[1])
+            pytest.skip("packet sockets need root, or CAP_NET_RAW")
+        finally:
+            for thread in threads:
+                thread.join(10)
+    (seen,) = watcher.first_tokens()
+    assert 0.1 <= seen <= waited[0], "no sooner than it was answered, no later than it was read"
+
+
+def _answer_one(listener: socket.socket, pause: float) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        time.sleep(pause)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n")
+
+
+def _ask(port: int) -> float:
+    """Seconds from before it is sent until something has come."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        began = time.perf_counter()
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\n\r\n{}")
+        connection.recv(4096)
+        return time.perf_counter() - began
