@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.request import PreemptReason, Request, Sampled, WaitReason
+
+SCORED_ROWS = 64
+"""Positions of prompts whose logits are in memory at the same time, where their log-probabilities are asked for: enough
+to read the output projection's weights seldom, and few beside a step's other tensors."""
 
 
 class Slice(NamedTuple):
     """Tokens `[start, start + count)` of one request, to be computed in this step.
 
-    `samples`: the slice reaches the last token known when it was planned, so that its logits give the next one.
+    `samples`: the slice reaches the last token known when it was planned, and its logits give the next one.
     A step makes one for each request, and a named tuple is made in half the time of a frozen dataclass.
     """
 
@@ -28,6 +33,31 @@ class Slice(NamedTuple):
         """One past the last token computed."""
         return self.start + self.count
 
+    @property
+    def ends(self) -> bool:
+        """True when this is the end of a request that generates nothing."""
+        return not self.request.generates and self.stop == self.request.num_prompt
+
+
+class Read(NamedTuple):
+    """Positions `[start, stop)` of one request, computed in this step, that are among those to be read."""
+
+    request: Request
+    start: int
+    stop: int
+
+    @classmethod
+    def of(cls, piece: Slice) -> Read | None:
+        """What is to be read of a slice, if anything is: nothing is read twice."""
+        request = piece.request
+        start, stop = max(piece.start, request.num_read), min(piece.stop, request.to_read.stop)
+        return cls(request, start, stop) if start < stop else None
+
+    @property
+    def scores(self) -> bool:
+        """True when logits are read, and not hidden states."""
+        return self.request.pooling is None
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -37,6 +67,8 @@ class Batch:
     """
 
     slices: tuple[Slice, ...] = ()
+    reading: tuple[Read, ...] = ()  # of prompts of which more is wanted than their K/V
+    ending: tuple[Request, ...] = ()  # those that generate nothing, and whose prompt is computed with this step
     admitted: tuple[Request, ...] = ()
     preempted: tuple[tuple[Request, PreemptReason], ...] = ()
     evicted_blocks: int = 0
@@ -59,6 +91,11 @@ class Batch:
         return tuple(piece for piece in self.slices if piece.samples)
 
     @cached_property
+    def num_projected(self) -> int:
+        """Positions whose logits are computed."""
+        return len(self.sampling) + sum(read.stop - read.start for read in self.reading if read.scores)
+
+    @cached_property
     def kind(self) -> str:
         """`decode`, `prefill` or `mixed`: the label under which the step's time is counted."""
         decodes = sum(piece.start >= piece.request.num_prompt for piece in self.slices[: self.num_singles])
@@ -68,13 +105,18 @@ class Batch:
 
 
 class Known(NamedTuple):
-    """The outcomes of a step that is computed."""
+    """The outcomes of a step that is computed: of `batch.sampling`, and of `batch.reading`."""
 
     outcomes: list[Sampled]
+    read: Sequence[PromptReading] = ()
 
     def wait(self) -> list[Sampled]:
         """At once."""
         return self.outcomes
+
+    def readings(self) -> Sequence[PromptReading]:
+        """At once."""
+        return self.read
 
 
 @dataclass(frozen=True, slots=True)

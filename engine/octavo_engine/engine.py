@@ -10,13 +10,14 @@ import heapq
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.errors import EngineDead, PromptTooLong
 from octavo_engine.output import Answer, Delta, IncrementalText
+from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.pulse import Pulse
 from octavo_engine.request import PROMISED, EventKind, FinishReason, Request, Sampled, Status
 from octavo_engine.scheduling.pace import Pacer
@@ -33,6 +34,9 @@ class Pending(Protocol):
 
     def wait(self) -> list[Sampled]:
         """One outcome for each of `batch.sampling`, in that order, when it is computed."""
+
+    def readings(self) -> Sequence[PromptReading]:
+        """What was read for each of `batch.reading`, in that order; asked after `wait`, where there are any."""
 
 
 class Runner(Protocol):
@@ -121,7 +125,7 @@ class Engine:
         room = min(self.max_model_len, self._scheduler.capacity_tokens)
         if request.num_prompt == 0:
             raise PromptTooLong("the prompt is empty: at least one token is needed", param="prompt")
-        if request.num_prompt + 1 > room:
+        if request.num_prompt + request.generates > room:
             raise PromptTooLong(
                 f"the prompt has {request.num_prompt} tokens, but one request may hold {room}, the answer included",
                 param="prompt",
@@ -230,23 +234,41 @@ class Engine:
         flight, self._flight = self._flight, None
         if flight is None:
             return []
-        sampled = self._wait(flight)
+        sampled, readings = self._wait(flight)
         now = self._clock()
         seconds, self._landed = now - max(flight.at, self._landed), now  # the device had another batch before
         self._failed_steps = 0
         self._metrics.step(flight.batch, seconds)
         if self._pacer is not None:
             self._pacer.observe(flight.batch, seconds)
-        return [
+        ended = self._take_in(flight.batch, readings)
+        return ended + [
             self._advance(piece, outcome, now)
             for piece, outcome in zip(flight.batch.sampling, sampled, strict=True)
             if piece.request.status is not Status.FINISHED
         ]
 
-    def _wait(self, flight: Flight) -> list[Sampled]:
+    def _take_in(self, batch: Batch, readings: Sequence[PromptReading]) -> list[Output]:
+        """Keep what was read of prompts, and end those that wanted no more, or whose numbers mean nothing."""
+        ends: list[tuple[Request, FinishReason]] = []
+        for read, reading in zip(batch.reading, readings, strict=True):
+            request = read.request
+            if not reading.sound:
+                log.error("request %s failed: its prompt's numbers are none", request.id)
+                ends.append((request, FinishReason.ERROR))
+            elif request.reading is None:
+                request.reading = reading
+            else:
+                request.reading.join(reading)
+        ends += [(request, FinishReason.LENGTH) for request in batch.ending]
+        outputs = (self.abort(request.id, reason) for request, reason in ends)  # of those that have not ended yet
+        return [output for output in outputs if output is not None]
+
+    def _wait(self, flight: Flight) -> tuple[list[Sampled], Sequence[PromptReading]]:
         try:
             with self.pulse.computing(flight.batch.kind):
-                return flight.pending.wait()
+                sampled = flight.pending.wait()
+                return sampled, flight.pending.readings() if flight.batch.reading else ()
         except EngineDead:
             raise
         except Exception as error:  # whatever was launched after it rests on keys and values that may not be there

@@ -215,7 +215,7 @@ class Metrics:
         if batch.slices:
             pieces = self._prompt_pieces(batch)
             self._step_prompt = sum(self._count_prompt(piece) for piece in pieces)
-            left = batch.blocked is not None or not all(piece.samples for piece in pieces)
+            left = batch.blocked is not None or not all(piece.samples or piece.ends for piece in pieces)
             self._estimate.step(batch.at, batch.at + seconds, self._step_prompt, leaves_prompts=left)
             kind = batch.kind
             self._step_seconds[StepKind(kind)].observe(seconds)

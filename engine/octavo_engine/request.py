@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from octavo_engine.prompt_reading import PromptReading
+
 PROMISED = -1  # in `Request.tokens`: a launched step chooses this token, and only the device knows it yet
 MAX_EVENTS = 128  # lines of one timeline: a request that is preempted again and again does not fill the memory
 
@@ -76,6 +78,13 @@ class EventKind(StrEnum):
     FINISHED = "finished"  # `why`: FinishReason
 
 
+class Pooling(StrEnum):
+    """Which of a prompt's final hidden states make its embedding."""
+
+    LAST = "last"  # that of the last token, which has seen all others
+    MEAN = "mean"  # all of them alike
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen and when to stop. Validated by `check_sampling_params`; units are tokens unless
@@ -90,7 +99,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0  # over prompt and output; 1 is none
     logit_bias: tuple[tuple[int, float], ...] = ()
-    max_tokens: int = 16
+    max_tokens: int = 16  # 0: only the prompt is computed
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -98,6 +107,7 @@ class SamplingParams:
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None  # None: none; 0: the chosen token's only; k: also the k likeliest
+    prompt_logprobs: int | None = None  # the same, of the prompt's tokens
     # Asked for each token of each request, so known from the start: the likeliest token of the model's own logits is
     # all that is wanted.
     plain: bool = field(init=False, repr=False, compare=False)
@@ -173,6 +183,7 @@ class Request:
     tokens: list[int]  # prompt, then output; the last may be PROMISED
     params: SamplingParams
     constraint: Constraint | None = None  # its own; set before it is queued
+    pooling: Pooling | None = None  # it is there for its embedding, and generates nothing
     arrival: float  # seconds, the engine's monotonic clock
     namespace: str = ""  # prefixes are shared within one namespace only
     deadline: float = math.inf  # seconds, the same clock
@@ -180,6 +191,9 @@ class Request:
     priority: int = 0  # under the priority policy the lower number is served first
     rank: tuple[float, int] = (0.0, 0)  # its place in the policy's order, given by the scheduler: the smallest is first
     num_prompt: int = field(init=False)
+    to_read: range = field(init=False)  # positions of the prompt of which more is wanted than their K/V
+    num_read: int = field(init=False)  # those before this position have been read, or need not be
+    reading: PromptReading | None = None  # what came of it, once the steps that read it are computed
     num_computed: int = 0
     num_cached: int = 0  # prompt tokens found in the prefix cache at the first admission
     num_recompute: int = 0  # tokens still to compute a second time after a preemption
@@ -198,7 +212,28 @@ class Request:
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.tokens)
+        self.to_read = self._positions_to_read()
+        self.num_read = self.to_read.start
         self.events.append(Event(self.arrival, EventKind.ARRIVED))
+
+    def _positions_to_read(self) -> range:
+        """The hidden states that are pooled; or, for each token but the first, the logits of the position before it."""
+        if self.pooling is not None:
+            return range(0 if self.pooling is Pooling.MEAN else self.num_prompt - 1, self.num_prompt)
+        return range(0 if self.params.prompt_logprobs is None else self.num_prompt - 1)
+
+    @property
+    def generates(self) -> bool:
+        """False when it ends once its prompt is computed."""
+        return self.params.max_tokens > 0
+
+    @property
+    def num_reusable(self) -> int:
+        """Of its tokens, as many from the first need not be computed if their K/V is there.
+
+        One is left, since its logits give the next token, and so is every position that is still to be read.
+        """
+        return self.num_tokens - 1 if self.num_read >= self.to_read.stop else self.num_read
 
     @property
     def num_tokens(self) -> int:

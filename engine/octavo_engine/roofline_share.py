@@ -43,7 +43,7 @@ class RooflineShare:
             work = cost.decode([piece.start + 1 for piece in batch.slices])
         else:
             pieces = [(piece.start, piece.stop) for piece in batch.slices]
-            work = cost.step(pieces, sum(piece.samples for piece in batch.slices))
+            work = cost.step(pieces, batch.num_projected)
         if work.least_seconds(machine) > seconds:
             machine = machine.at_least(work, seconds)
             self._limits = cost, machine

@@ -56,6 +56,11 @@ REJECTED = {
     " --max-waiting-prompt-tokens, or add a replica.",
     "draining": "The server was shutting down: try again, another replica takes it.",
 }
+READ = (
+    "Computing its prompt took longest: all of it, whatever was cached, since log-probabilities of its tokens or the"
+    " mean of their hidden states were asked for. Ask for these where you need them (echo with logprobs,"
+    " prompt_logprobs, --embedding-pooling)."
+)
 UNKNOWN = "No setting is known to change that."
 
 
@@ -88,6 +93,8 @@ def _receiving(_: Json) -> str:
 
 
 def _prefill(document: Json) -> str:
+    if document["tokens"].get("read", 0) > 1:
+        return READ
     prompt, cached = document["tokens"]["prompt"], document["tokens"]["cached"]
     steps = sum(span.get("steps", 0) for span in document["spans"] if span["state"] == "prefill")
     share = f"{cached:,} of its {prompt:,} prompt tokens were cached"

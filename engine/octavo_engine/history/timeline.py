@@ -49,6 +49,7 @@ class Counts:
 
     prompt: int = 0
     cached: int = 0  # prompt tokens found in the prefix cache at the first admission
+    read: int = 0  # of the prompt's, those of which log-probabilities or hidden states were wanted
     output: int = 0
     preemptions: int = 0  # times
     longest_gap: float = 0.0  # seconds between two of its tokens
@@ -61,6 +62,7 @@ class Counts:
         return cls(
             prompt=request.num_prompt,
             cached=request.num_cached,
+            read=len(request.to_read),
             output=request.num_output,
             preemptions=request.num_preemptions,
             longest_gap=request.longest_gap,

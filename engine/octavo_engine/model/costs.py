@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from octavo_engine.batch import SCORED_ROWS
 from octavo_engine.config import EngineConfig
 from octavo_engine.memory import CacheGeometry, Needs
 from octavo_engine.model import packed_tensors
@@ -73,9 +74,10 @@ def _least(parts: Iterable[Part], width: int) -> int:
 
 
 def activation_bytes(spec: ModelSpec, config: EngineConfig, width: int) -> int:
-    """An upper bound of what one step needs beside weights and cache: a few widest rows a token, and the logits."""
+    """An upper bound of what one step needs beside weights and cache: a few widest rows a token, and the logits of what
+    is sampled, or of a piece of a prompt whose log-probabilities are asked for."""
     rows = config.max_num_batched_tokens * step_row(spec)
-    return rows * width + 3 * config.max_num_seqs * spec.vocab * 4
+    return rows * width + 3 * max(config.max_num_seqs, SCORED_ROWS) * spec.vocab * 4
 
 
 def cached_width(config: EngineConfig, width: int) -> int:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from octavo_engine.batch import Batch, Known
 from octavo_engine.errors import EngineDead
 from octavo_engine.parallel.team import Team
+from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.request import Sampled
 
 log = logging.getLogger(__name__)
 
 
+class Pending(Protocol):
+    """A launched step."""
+
+    def wait(self) -> list[Sampled]:
+        """One outcome for each of `batch.sampling`."""
+
+    def readings(self) -> Sequence[PromptReading]:
+        """What was read for each of `batch.reading`."""
+
+
 class Inner(Protocol):
     """A Runner that tells the team of each step."""
 
-    def run(self, batch: Batch) -> list[Sampled]:
-        """One outcome for each of `batch.sampling`."""
+    def launch(self, batch: Batch) -> Pending:
+        """Begin to compute the batch."""
 
 
 class LeadingRunner:
@@ -29,7 +41,8 @@ class LeadingRunner:
     def launch(self, batch: Batch) -> Known:
         """Compute the batch; raises EngineDead."""
         try:
-            return Known(self._inner.run(batch))
+            pending = self._inner.launch(batch)
+            return Known(pending.wait(), pending.readings())
         except EngineDead:
             raise
         except Exception as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.request import Request, Sampled, TokenLogprob
 from octavo_engine.runtime.transfers import Readback, to_device
 
@@ -54,6 +55,10 @@ class Draw:
         for row, why in self._faults.items():
             outcomes[row] = Sampled(-1, error=why)
         return outcomes
+
+    def readings(self) -> Sequence[PromptReading]:
+        """Nothing was read beside them."""
+        return ()
 
     def _outcomes(self) -> list[Sampled]:
         chosen, well, *parts = self._coming.wait()

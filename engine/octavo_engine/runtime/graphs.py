@@ -16,7 +16,7 @@ from octavo_engine.graph_sizes import fitting
 from octavo_engine.kernels.recorded import RecordedNumbers
 from octavo_engine.runtime.graph_inputs import GraphInputs, GraphShape
 from octavo_engine.runtime.inputs import StepInputs
-from octavo_engine.runtime.runner import Steps
+from octavo_engine.runtime.runner import Reader, Steps
 
 
 class Recording(NamedTuple):
@@ -60,11 +60,12 @@ class GraphedSteps:
         return sorted(self._graphs)
 
     @torch.inference_mode()
-    def __call__(self, inputs: StepInputs) -> Tensor | None:
+    def __call__(self, inputs: StepInputs, reader: Reader | None = None, /) -> Tensor | None:
         """float32 `[samples, vocab]`, or None where nothing is sampled."""
         graph = self._graph_for(inputs)
         if graph is None:
-            return self._steps(inputs)
+            return self._steps(inputs, reader)
+        assert reader is None, "of decodes nothing is read"
         self._inputs.fill(inputs)
         graph.numbers.update(inputs.layout.max_context)
         graph.recording.replay()

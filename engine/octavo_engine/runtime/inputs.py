@@ -5,7 +5,8 @@ again is kept in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,11 @@ import torch
 
 from octavo_engine.batch import Batch, Slice
 from octavo_engine.kernels.attention import StepLayout
+from octavo_engine.request import PROMISED
 from octavo_engine.runtime.block_tables import BlockTables
 from octavo_engine.runtime.transfers import to_device
+
+NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,13 @@ class StepPlan:
     samples: npt.NDArray[np.bool_]  # [sequences], whether its last token gives a next one
     tokens: npt.NDArray[np.int64]  # [tokens], one sequence after the other
     tables: npt.NDArray[np.int32]  # [sequences, blocks], padded with 0
+    scored: npt.NDArray[np.int64] = field(default_factory=lambda: NO_ROWS)  # [scored], of the step: more to project
+
+    @property
+    def num_unknown(self) -> int:
+        """So many of the first tokens are single ones, of which the host does not know some yet; 0: it knows all."""
+        singles = int(np.count_nonzero(self.counts == 1))
+        return singles if singles and self.tokens[:singles].min() == PROMISED else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class StepInputs:
     tokens: torch.Tensor  # int64 [tokens]
     layout: StepLayout
     sampling_rows: torch.Tensor | None  # int64 [samples]: rows of the hidden states that give a next token; None: all
+    scored_rows: torch.Tensor | None = None  # int64 [scored]: those whose logits tell of a prompt; None: there are none
 
     @property
     def samples(self) -> bool:
@@ -69,7 +81,8 @@ class InputBuilder:
         starts, counts = np.array(firsts, np.int64), np.array(sizes, np.int64)
         longest = int((starts + counts).max())
         tables = self._tables.gather(requests, -(-longest // self._block_size))
-        return StepPlan(starts, counts, np.array(samples), _tokens(batch.slices, counts.cumsum()), tables)
+        tokens, scored = _tokens(batch.slices, counts.cumsum()), scored_rows(batch) if batch.reading else NO_ROWS
+        return StepPlan(starts, counts, np.array(samples), tokens, tables, scored)
 
     def inputs(self, plan: StepPlan, promised: Promised | None = None) -> StepInputs:
         """The tensors of a plan."""
@@ -93,6 +106,7 @@ def inputs_of(plan: StepPlan, block_size: int, device: torch.device, promised: P
         stops.astype(np.int32),
         plan.tables,
         *(() if every_row else (ends[plan.samples] - 1,)),
+        *((plan.scored,) if len(plan.scored) else ()),
         *((promised.places, promised.rows) if promised else ()),
     )
     tokens, placed, slots, query_start, context_lens, tables, *others = to_device(arrays, device)
@@ -109,7 +123,9 @@ def inputs_of(plan: StepPlan, block_size: int, device: torch.device, promised: P
         max_context=int(stops.max()),
         num_decodes=singles,
     )
-    return StepInputs(tokens, layout, None if every_row else others[0])
+    rows_of = iter(others)
+    sampling = None if every_row else next(rows_of)
+    return StepInputs(tokens, layout, sampling, next(rows_of) if len(plan.scored) else None)
 
 
 def _positions(
@@ -129,3 +145,16 @@ def _tokens(slices: Sequence[Slice], ends: npt.NDArray[np.int64]) -> npt.NDArray
     for (request, start, count, _), end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
         tokens[end - count : end] = request.tokens[start : start + count]
     return tokens
+
+
+def rows_to_read(batch: Batch) -> list[range]:
+    """Of each of `batch.reading`, the rows of its positions among the step's tokens."""
+    ends = accumulate(piece.count for piece in batch.slices)
+    first = {piece.request: end - piece.stop for piece, end in zip(batch.slices, ends, strict=True)}  # of position 0
+    return [range(first[read.request] + read.start, first[read.request] + read.stop) for read in batch.reading]
+
+
+def scored_rows(batch: Batch) -> npt.NDArray[np.int64]:
+    """The rows whose logits are read, one request after the other."""
+    pairs = zip(batch.reading, rows_to_read(batch), strict=True)
+    return np.concatenate([NO_ROWS, *(np.arange(rows.start, rows.stop) for read, rows in pairs if read.scores)])

@@ -9,17 +9,32 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from octavo_engine.batch import Batch, Known
+from octavo_engine.batch import SCORED_ROWS, Batch, Known
 from octavo_engine.kernels.attention import StepLayout
 from octavo_engine.request import PROMISED, Request, Sampled
 from octavo_engine.runtime.drawn import Draw
 from octavo_engine.runtime.inputs import InputBuilder, Promised, StepInputs, StepPlan
 from octavo_engine.runtime.kv_store import LayerCache
+from octavo_engine.runtime.prompt_reader import LaunchedReading, PromptReader
 from octavo_engine.runtime.sampler import Sampler
 
-Compute = Callable[[StepInputs], torch.Tensor | None]
-"""One step's logits, float32 `[samples, vocab]`, or None where nothing is sampled. They are not kept: the next step may
-be computed into the same memory."""
+
+class Reader(Protocol):
+    """Whoever wants more of a step than its tokens. What it is given is not kept: the next step may be computed into
+    the same memory."""
+
+    def take_states(self, hidden: torch.Tensor, /) -> None:
+        """The final hidden states of all tokens, `[tokens, hidden]`."""
+
+    def take_logits(self, logits: torch.Tensor, /) -> None:
+        """float32 `[rows, vocab]`, of the next of the step's scored rows."""
+
+
+class Compute(Protocol):
+    """Computes a step."""
+
+    def __call__(self, inputs: StepInputs, reader: Reader | None = None, /) -> torch.Tensor | None:
+        """The step's logits, float32 `[samples, vocab]`, or None where nothing is sampled. They are not kept either."""
 
 
 class Model(Protocol):
@@ -36,6 +51,7 @@ class Runner:
     """One model on one device with its cache.
 
     `tell`: is given each step before it is computed; how the model's other ranks learn of it, where there are some.
+    `spread`: is given tokens, int64 on the device, that a told step promised; how the other ranks get them.
     """
 
     def __init__(
@@ -46,21 +62,34 @@ class Runner:
         device: torch.device,
         sampler: Sampler,
         tell: Callable[[StepPlan], None] | None = None,
+        spread: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
         self._compute = compute
         self._inputs = InputBuilder(block_size, device)
+        self._device = device
         self._sampler = sampler
-        self._tell = tell
+        self._tell, self._spread = tell, spread
         self._chosen: Draw | None = None  # by the step before
         self._requests: list[Request] = []  # of each row of `_chosen`
 
     @torch.inference_mode()
-    def launch(self, batch: Batch) -> Draw | Known:
+    def launch(self, batch: Batch) -> Draw | Known | LaunchedReading:
         """Begin to compute the batch, the steps before it being launched, but perhaps not computed."""
         plan = self._inputs.plan(batch)
         if self._tell is not None:
             self._tell(plan)
-        logits = self._compute(self._inputs.inputs(plan, self._promised(batch, plan)))
+        unknown = plan.num_unknown  # before a host writes the tokens into the plan's own memory
+        inputs = self._inputs.inputs(plan, self._promised(batch, plan))
+        if self._spread is not None and unknown:
+            self._spread(inputs.tokens[:unknown])
+        if not batch.reading:
+            return self._drawn(self._compute(inputs), batch)
+        reader = PromptReader(batch, self._device)
+        drawn = self._drawn(self._compute(inputs, reader), batch)
+        return LaunchedReading(drawn, reader.coming())
+
+    def _drawn(self, logits: torch.Tensor | None, batch: Batch) -> Draw | Known:
+        """The tokens of a step, from its logits."""
         if logits is None:
             return Known([])
         self._requests = [piece.request for piece in batch.sampling]
@@ -73,11 +102,10 @@ class Runner:
 
     def _promised(self, batch: Batch, plan: StepPlan) -> Promised | None:
         """The tokens that the step before chose, where the host does not know them yet: they are single ones."""
-        singles = plan.tokens[: batch.num_singles]
-        if not len(singles) or singles.min() != PROMISED:
+        if not (singles := plan.num_unknown):
             return None
         assert self._chosen is not None
-        (places,) = np.nonzero(singles == PROMISED)
+        (places,) = np.nonzero(plan.tokens[:singles] == PROMISED)
         rows = {request: row for row, request in enumerate(self._requests)}
         found = [rows[batch.slices[place].request] for place in places.tolist()]
         return Promised(places, np.array(found, np.int64), self._chosen.tokens)
@@ -90,9 +118,23 @@ class Steps:
     model: Model
     caches: Sequence[LayerCache]
 
-    def __call__(self, inputs: StepInputs) -> torch.Tensor | None:
-        """float32 `[samples, vocab]`, or None where nothing is sampled."""
+    def __call__(self, inputs: StepInputs, reader: Reader | None = None, /) -> torch.Tensor | None:
+        """float32 `[samples, vocab]`, or None where nothing is sampled.
+
+        Scored rows are projected whether somebody reads them or not: ranks that share the vocabulary do it together.
+        """
         hidden = self.model.forward(inputs.tokens, inputs.layout, self.caches)
+        if reader is not None:
+            reader.take_states(hidden)
+        if inputs.scored_rows is not None:
+            self._score(hidden, inputs.scored_rows, reader)
         if not inputs.samples:
             return None
         return self.model.logits(hidden if inputs.sampling_rows is None else hidden[inputs.sampling_rows])
+
+    def _score(self, hidden: torch.Tensor, rows: torch.Tensor, reader: Reader | None) -> None:
+        """Project the rows that tell of prompts, a few at a time."""
+        for begin in range(0, len(rows), SCORED_ROWS):
+            logits = self.model.logits(hidden[rows[begin : begin + SCORED_ROWS]])
+            if reader is not None:
+                reader.take_logits(logits)

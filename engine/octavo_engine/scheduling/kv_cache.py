@@ -66,18 +66,16 @@ class KVCache:
         return -(-num_tokens // self.block_size)
 
     def find_prefix(self, request: Request) -> Prefix:
-        """The longest cached prefix of the known tokens, leaving at least one to compute: its logits give the next
-        token."""
-        if self._prefixes is None:
+        """The longest cached prefix of the tokens that need not be computed: see `Request.num_reusable`."""
+        limit = request.num_reusable // self.block_size
+        if self._prefixes is None or not limit:
             return Prefix()
-        blocks = self._prefixes.find(request.namespace, request.tokens)
-        if len(blocks) * self.block_size >= request.num_tokens:
-            blocks.pop()
+        blocks = self._prefixes.find(request.namespace, request.tokens)[:limit]
         return Prefix(tuple(blocks), sum(self._pool.users(block) == 0 for block in blocks))
 
     def keys(self, request: Request) -> list[int]:
-        """A key for each full block that could be a hit, which leaves at least one token: see `PrefixCache.keys`."""
-        return self._tree.keys(request.namespace, request.tokens, (request.num_tokens - 1) // self.block_size)
+        """A key for each full block that could be a hit: see `PrefixCache.keys`."""
+        return self._tree.keys(request.namespace, request.tokens, request.num_reusable // self.block_size)
 
     def count(self, keys: Sequence[int]) -> int:
         """How many of `keys`, from the first, are findable: a guess at the prefix that a request would find."""

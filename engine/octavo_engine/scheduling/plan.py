@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo_engine.batch import Batch, Slice
+from octavo_engine.batch import Batch, Read, Slice
 from octavo_engine.request import PreemptReason, Request, WaitReason
 
 
@@ -16,6 +16,7 @@ class Plan:
         self._admitted: list[Request] = []
         self._preempted: list[tuple[Request, PreemptReason]] = []
         self._slices: dict[Request, Slice] = {}
+        self._prompts: dict[Request, None] = {}  # of which something is to be read, or of which this may be the end
         self._evicted_before = evicted_before
 
     @property
@@ -39,7 +40,10 @@ class Plan:
 
     def add(self, request: Request, count: int, missing: int) -> None:
         """Compute `count` of a request's `missing` tokens."""
-        self._slices[request] = Slice(request, request.num_computed, count, count == missing)
+        generates = request.generates
+        self._slices[request] = Slice(request, request.num_computed, count, generates and count == missing)
+        if not generates or request.num_read < request.to_read.stop:
+            self._prompts[request] = None
         self.budget -= count
         if missing > 1:
             self._prompt_limit -= count
@@ -53,13 +57,16 @@ class Plan:
         self._preempted.append((victim, reason))
         if (piece := self._slices.pop(victim, None)) is not None:
             self.budget += piece.count
-            if piece.count > 1 or not piece.samples:
+            if victim.num_tokens - piece.start > 1:
                 self._prompt_limit += piece.count
 
     def batch(self, evicted: int, blocked: WaitReason | None) -> Batch:
         """The decisions as a value; single tokens come first, as the kernels expect."""
+        prompts = [self._slices[request] for request in self._prompts if request in self._slices]
         return Batch(
             slices=tuple(sorted(self._slices.values(), key=lambda piece: piece.count > 1)),
+            reading=tuple(read for piece in prompts if (read := Read.of(piece)) is not None),
+            ending=tuple(piece.request for piece in prompts if piece.ends),
             admitted=tuple(self._admitted),
             preempted=tuple(self._preempted),
             evicted_blocks=evicted - self._evicted_before,

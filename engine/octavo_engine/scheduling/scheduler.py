@@ -151,9 +151,14 @@ class Scheduler:
                 self._prefilling.pop(request, None)
             if keys := self._cache.written(request, start, start + count):
                 self._waiting.published(keys)
+        for read in batch.reading:
+            read.request.num_read = read.stop
+        for request in batch.ending:
+            self._prefilling.pop(request, None)
+            self.expect_end(request)
 
     def expect_end(self, request: Request) -> None:
-        """A running request's last token is being computed: no step gives it more. Call after `computed`."""
+        """The last that a running request wants is being computed: no step gives it more. Call after `computed`."""
         if request.status is Status.RUNNING:
             self._ending.add(request)
 

@@ -157,6 +157,12 @@ def test_there_is_a_sentence_for_every_refusal_and_every_state() -> None:
         assert advice(largest(state)) != words.UNKNOWN
 
 
+def test_a_prompt_that_was_read_is_not_to_be_found_in_the_cache() -> None:
+    tokens = {"prompt": 100, "cached": 0, "output": 0}
+    assert advice(largest("prefill", tokens=tokens | {"read": 99})) == words.READ
+    assert "prefix cache" in advice(largest("prefill", tokens=tokens | {"read": 1}))  # an embedding of the last token
+
+
 def test_flags_that_are_named_exist() -> None:
     known = {flag(item.name) for config in (EngineConfig, ServerConfig) for item in fields(config)}
     texts = [*(wait.change for wait in words.WAITING.values()), *words.PREEMPTED.values(), *words.REJECTED.values()]

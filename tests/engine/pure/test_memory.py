@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from known_models import LLAMA_3_8B, QWEN25_7B, SMOLLM2_135M
+from octavo_engine.batch import SCORED_ROWS
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory, InvalidConfiguration, PromptTooLong
 from octavo_engine.memory import (
@@ -73,8 +74,10 @@ def test_four_bits_spare_three_quarters_of_the_products():
 
 
 def test_a_step_needs_its_widest_rows_and_its_logits():
-    config = EngineConfig(max_num_batched_tokens=100, max_num_seqs=10)
-    assert activation_bytes(SMOLLM2_135M, config, 2) == 100 * 8832 * 2 + 3 * 10 * 49_152 * 4
+    config = EngineConfig(max_num_batched_tokens=100, max_num_seqs=100)
+    assert activation_bytes(SMOLLM2_135M, config, 2) == 100 * 8832 * 2 + 3 * 100 * 49_152 * 4
+    few = replace(config, max_num_seqs=10)
+    assert activation_bytes(SMOLLM2_135M, few, 2) == 100 * 8832 * 2 + 3 * SCORED_ROWS * 49_152 * 4
 
 
 def test_lengths_that_do_not_agree_are_refused_before_any_memory_is_asked_for():

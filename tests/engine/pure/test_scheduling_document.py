@@ -9,7 +9,7 @@ import pytest
 
 from octavo_engine.config import EngineConfig, serve_parser
 from octavo_engine.engine import Engine
-from octavo_engine.request import FinishReason, PreemptReason, RejectReason, WaitReason
+from octavo_engine.request import FinishReason, PreemptReason, RejectReason, Request, WaitReason
 from octavo_engine.scheduling.cache_aware import LOOKS, MIN_SHARED_TOKENS, CacheAwareQueue
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.policy import Policy
@@ -17,7 +17,7 @@ from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.server.schemas import MAX_PRIORITY
 
 TEXT = (Path(__file__).parents[3] / "docs" / "SCHEDULING.md").read_text(encoding="utf-8")
-CLASSES = {kind.__name__: kind for kind in (Scheduler, CacheAwareQueue, KVCache, Policy, Engine)}
+CLASSES = {kind.__name__: kind for kind in (Scheduler, CacheAwareQueue, KVCache, Policy, Engine, Request)}
 
 
 def test_every_function_it_names_is_there():
