@@ -6,7 +6,8 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -15,12 +16,13 @@ import httpx
 
 from octavo_engine.assembly import build_scheduler, detokenizer
 from octavo_engine.async_engine import AsyncEngine
-from octavo_engine.batch import Batch, Known
+from octavo_engine.batch import Batch, Known, Read
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine, Runner
 from octavo_engine.engine import Recorder as EngineRecorder
 from octavo_engine.history.recent import History
 from octavo_engine.history.timeline import Timeline
+from octavo_engine.prompt_reading import HiddenSum, PromptLogprobs, PromptReading, ScoredToken
 from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
@@ -54,7 +56,7 @@ class ScriptedModel:
 
     def launch(self, batch: Batch) -> Known:
         assert self.gate.wait(DEADLINE_SECONDS), "the test never opened the gate"
-        return Known([self._sample(piece.request) for piece in batch.sampling])
+        return Known([self._sample(piece.request) for piece in batch.sampling], list(map(self._read, batch.reading)))
 
     def _sample(self, request: Request) -> Sampled:
         token = self.script[request.num_output % len(self.script)]
@@ -65,6 +67,28 @@ class ScriptedModel:
         others = tuple(TokenLogprob(token + i, -0.5 - i) for i in range(request.params.logprobs))
         return Sampled(token, TokenLogprob(token, -0.5), others)
 
+    @staticmethod
+    def _read(read: Read) -> PromptReading:
+        """See `score`; a hidden state is a place in the prompt and one number for all."""
+        if not read.scores:
+            places = range(read.start, read.stop)
+            return HiddenSum(array("d", [sum(places), 10 * len(places)]))
+        width, tokens = read.request.params.prompt_logprobs or 0, read.request.tokens
+        scores = [score(tokens, place, width) for place in range(read.start + 1, read.stop + 1)]
+        return PromptLogprobs(
+            width,
+            array("f", [each.logprob for each in scores]),
+            array("i", [each.rank for each in scores]),
+            array("f", [logprob for each in scores for _, logprob in each.top]),
+            array("i", [token for each in scores for token, _ in each.top]),
+        )
+
+
+def score(tokens: Sequence[int], place: int, width: int) -> ScoredToken:
+    """What the model makes of a prompt's token: of every fourth that it is the likeliest, of others nothing good."""
+    likeliest = tokens[place] if place % 4 == 0 else tokens[place] + 100
+    top = tuple((likeliest + other, -0.25 - other) for other in range(width))
+    return ScoredToken(-0.25, 1, top) if place % 4 == 0 else ScoredToken(-8.0 - place, 9, top)
 
 class Recorder:
     """Keeps what the engine reports, and passes it on to the history."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
@@ -56,6 +57,8 @@ class Answering:
                 for index, delta in deltas:
                     parts[index].append(delta)
         choices = best([merge(part) for part in parts], self._copies, self._kept)
+        if any(request.reading is not None for request in self.requests):  # there may be thousands of numbers to write
+            return await asyncio.to_thread(lambda: JSONResponse(write(choices, self._usage())))
         return JSONResponse(write(choices, self._usage()))
 
     async def stream(self, events: Events) -> Response:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from octavo_engine.output import Delta
 from octavo_engine.request import FinishReason, Request, Sampled
+from octavo_engine.server.completion_tokens import CompletionTokens, Echo, joined
 from octavo_engine.server.tools import CallPart, MessageReader, Said
 from octavo_engine.tokenizer import Tokenizer
 
@@ -74,17 +75,18 @@ class Form(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Puts choices into answers and chunks with what they have in common."""
+    """Puts choices into answers and chunks with what they have in common. `beside`: more fields of the plain answer."""
 
     id: str
     model: str
     form: Form
+    beside: Callable[[], Json] = dict
     created: int = field(default_factory=lambda: int(time.time()))
 
     def answer(self, deltas: Sequence[Delta], counts: Json) -> Json:
         """The plain answer."""
         choices = [self.form.whole(index, delta) for index, delta in enumerate(deltas)]
-        return self._envelope(self.form.plain, choices) | {"usage": counts}
+        return self._envelope(self.form.plain, choices) | {"usage": counts} | self.beside()
 
     def chunk(self, choice: Json) -> Json:
         """A chunk with one choice."""
@@ -185,52 +187,58 @@ def _call(part: CallPart, *, whole: bool) -> Json:
 
 
 class CompletionForm:
-    """/v1/completions. Remembers how far each choice's tokens have come, for `text_offset`.
+    """/v1/completions. Remembers how far each choice's tokens have come.
 
-    `echoes` are the texts that the choices begin with; none: they begin with the model's.
+    `top`: of an echoed prompt's tokens, how many of the likeliest are told. `echoes` are what the choices begin with;
+    none: they begin with the model's text. `beside`: further fields of a choice of the plain answer.
     """
 
     plain = chunk = "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer, *, logprobs: bool, echoes: Sequence[str] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._logprobs = logprobs
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        logprobs: bool,
+        top: int = 0,
+        skip_special_tokens: bool = True,
+        echoes: Sequence[Echo] = (),
+        beside: Callable[[int], Json] = lambda _: {},
+    ) -> None:
+        self._make_tokens = partial(CompletionTokens, tokenizer, top=top, skip_special_tokens=skip_special_tokens)
         self._echoes = echoes
-        self._offsets: dict[int, int] = defaultdict(int)
+        self._beside = beside
+        self._tokens: dict[int, CompletionTokens] = {}
         self.verbatim = not logprobs
 
     def opening(self, index: int) -> Json | None:
-        """Nothing comes before the text, unless it begins with the prompt."""
-        return self.piece(index, Delta(self._echoes[index])) if self._echoes else None
+        """Nothing comes before the text, unless it begins with the prompt. How likely that was is known no sooner than
+        the first token: then both come together."""
+        if not self._echoes or not self.verbatim:
+            return None
+        return self._choice(index, Delta(self._echoes[index].text), None)
 
     def whole(self, index: int, delta: Delta) -> Json:
         """A choice with its text."""
-        if self._echoes:
-            delta = delta._replace(text=self._echoes[index] + delta.text)
-        return self.piece(index, delta)
+        if self._echoes and self.verbatim:
+            delta = delta._replace(text=self._echoes[index].text + delta.text)
+        return self.piece(index, delta) | self._beside(index)
 
     def piece(self, index: int, delta: Delta) -> Json:
         """A choice with what was added to its text."""
-        logprobs = self._tokens(index, delta.tokens) if self._logprobs else None
+        if self.verbatim:
+            return self._choice(index, delta, None)
+        known = self._tokens.get(index)
+        tokens = self._tokens[index] = known or self._make_tokens()
+        if known is not None or not self._echoes:
+            return self._choice(index, delta, tokens.answer(delta.tokens))
+        echo = self._echoes[index]
+        lists = joined(tokens.echo(echo), tokens.answer(delta.tokens))
+        return self._choice(index, delta._replace(text=echo.text + delta.text), lists)
+
+    @staticmethod
+    def _choice(index: int, delta: Delta, logprobs: Json | None) -> Json:
         return {"index": index, "text": delta.text, "logprobs": logprobs} | _end(delta)
-
-    def _tokens(self, index: int, tokens: Sequence[Sampled]) -> Json:
-        texts = [self._text(token.token_id) for token in tokens]
-        offsets = []
-        for text in texts:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(text)
-        return {
-            "tokens": texts,
-            "token_logprobs": [token.logprob and token.logprob.logprob for token in tokens],
-            "top_logprobs": [
-                {self._text(other.token_id): other.logprob for other in token.top_logprobs} for token in tokens
-            ],
-            "text_offset": offsets,
-        }
-
-    def _text(self, token_id: int) -> str:
-        return self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
 
 def _end(delta: Delta) -> Json:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from octavo_engine.errors import PromptTooLong, RequestError
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
-from octavo_engine.request import Request, SamplingParams
+from octavo_engine.request import Pooling, Request, SamplingParams
 from octavo_engine.server.schemas import ChatBody, CompletionBody
 
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for completions
@@ -59,28 +60,57 @@ def make_requests(
     """
     copies = body.copies
     return [
-        Request(
-            id=f"{caller.name}-{index * copies + copy}",
-            tokens=list(prompt),
-            params=_params(body, len(prompt), copy, limits, show_special=show_special),
-            arrival=caller.arrival,
-            namespace=_namespace(body, caller),
-            x_request_id=caller.x_request_id,
-            deadline=caller.arrival + limits.timeout_seconds,
-            queue_deadline=caller.arrival + limits.queue_seconds,
-            priority=_priority(body, limits),
+        make_request(
+            body,
+            prompt,
+            _params(body, len(prompt), copy, limits, show_special=show_special),
+            caller,
+            limits,
+            number=index * copies + copy,
         )
         for index, prompt in enumerate(prompts)
         for copy in range(copies)
     ]
 
 
-def _namespace(body: ChatBody | CompletionBody, caller: Caller) -> str:
+class Placed(Protocol):
+    """The fields of any body that say where its requests stand in the queue, and what they share."""
+
+    priority: int
+    cache_salt: str | None
+
+
+def make_request(
+    body: Placed,
+    prompt: list[int],
+    params: SamplingParams,
+    caller: Caller,
+    limits: Limits,
+    *,
+    number: int,
+    pooling: Pooling | None = None,
+) -> Request:
+    """One request of a body, with its number among those; raises RequestError for a priority that would not count."""
+    return Request(
+        id=f"{caller.name}-{number}",
+        tokens=list(prompt),
+        params=params,
+        pooling=pooling,
+        arrival=caller.arrival,
+        namespace=_namespace(body, caller),
+        x_request_id=caller.x_request_id,
+        deadline=caller.arrival + limits.timeout_seconds,
+        queue_deadline=caller.arrival + limits.queue_seconds,
+        priority=_priority(body, limits),
+    )
+
+
+def _namespace(body: Placed, caller: Caller) -> str:
     """Salted, no guess at another's salt finds what that one has cached. No namespace of a key has a line break."""
     return caller.namespace if body.cache_salt is None else f"{caller.namespace}\n{body.cache_salt}"
 
 
-def _priority(body: ChatBody | CompletionBody, limits: Limits) -> int:
+def _priority(body: Placed, limits: Limits) -> int:
     """Refused, rather than ignored, where it would change nothing."""
     if body.priority and not limits.has_priorities:
         message = "priority: this server does not go by priorities (--scheduling-policy priority)"
@@ -115,6 +145,7 @@ def _params(
         ignore_eos=body.ignore_eos,
         skip_special_tokens=body.skip_special_tokens and not show_special,
         logprobs=_logprobs(body),
+        prompt_logprobs=_prompt_logprobs(body, copy),
     )
 
 
@@ -124,7 +155,8 @@ def _max_tokens(body: ChatBody | CompletionBody, room: int, suggested: int | Non
     Without a wish, a completion has a little; a chat what the model suggests, if it does, and else all the room.
     """
     if isinstance(body, CompletionBody):
-        wanted, param = body.max_tokens or min(COMPLETION_TOKENS, room), "max_tokens"
+        wanted = min(COMPLETION_TOKENS, room) if body.max_tokens is None else body.max_tokens
+        param = "max_tokens"
     else:
         wanted, param = body.limit or min(max(suggested or room, body.min_tokens), room), body.limit_name
     if wanted > room:
@@ -142,6 +174,14 @@ def _logprobs(body: ChatBody | CompletionBody) -> int | None:
             return 0  # not to tell, but to choose by
         return body.logprobs
     return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _prompt_logprobs(body: ChatBody | CompletionBody, copy: int) -> int | None:
+    """As many as any field asks for. In a plain answer one copy of each prompt has them for all its choices."""
+    if copy and not body.stream:
+        return None
+    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
+    return max((top for top in (echoed, body.prompt_logprobs) if top is not None), default=None)
 
 
 def _or(value: float | None, default: float) -> float:

@@ -29,7 +29,7 @@ def chat_prompts(body: ChatBody, tokenizer: Tokenizer, limits: Limits, formats: 
         variables=_variables(body, tokenizer),
     )
     ids = _truncated(ids, body, limits)
-    _check_length(ids, "messages", limits)
+    check_length(ids, "messages", limits)
     return [ids]
 
 
@@ -93,7 +93,7 @@ def completion_prompts(body: CompletionBody, tokenizer: Tokenizer, limits: Limit
         ids = tokenizer.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else list(prompt)
         check_ids(ids, "prompt", limits)
         ids = _truncated(ids, body, limits)
-        _check_length(ids, "prompt", limits)
+        check_length(ids, "prompt", limits, answer=int(body.max_tokens != 0))
         prompts.append(ids)
     return prompts
 
@@ -119,14 +119,16 @@ def _truncated(ids: list[int], body: ChatBody | CompletionBody, limits: Limits) 
         return ids
     if kept < 0:
         wanted = body.limit if isinstance(body, ChatBody) else body.max_tokens
-        kept = max(1, min(limits.max_prompt_tokens, limits.max_model_len - (wanted or 1)))
+        room = 1 if wanted is None else wanted
+        kept = max(1, min(limits.max_prompt_tokens, limits.max_model_len - room))
     return ids[-kept:]
 
 
-def _check_length(ids: list[int], param: str, limits: Limits) -> None:
+def check_length(ids: list[int], param: str, limits: Limits, *, answer: int = 1) -> None:
+    """Raise RequestError naming `param` for a prompt that is empty, or leaves no room for `answer` tokens."""
     if not ids:
         raise RequestError(f"{param}: there must be at least one token", param=param)
-    most = min(limits.max_prompt_tokens, limits.max_model_len - 1)
+    most = min(limits.max_prompt_tokens, limits.max_model_len - answer)
     if len(ids) > most:
         raise PromptTooLong(
             f"{param}: {len(ids)} tokens are more than the {most} that a prompt may have",

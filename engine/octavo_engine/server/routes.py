@@ -19,11 +19,13 @@ from octavo_engine.server.answers import ChatForm, CompletionForm, Writer
 from octavo_engine.server.body import read_json
 from octavo_engine.server.call_form import call_form
 from octavo_engine.server.chunks import Chunks
+from octavo_engine.server.completion_tokens import Echo
 from octavo_engine.server.context import Context
 from octavo_engine.server.counted_chunks import CountedChunks
 from octavo_engine.server.fields import Body, parse_body
 from octavo_engine.server.forms import check_calls, hold_to_form, spec_of, thought_before
 from octavo_engine.server.intake import Caller, check_ids, make_requests
+from octavo_engine.server.prompt_logprobs import scored_requests, scores_field
 from octavo_engine.server.prompts import chat_prompts, completion_prompts, echoes, reading_of
 from octavo_engine.server.replies import Refusal
 from octavo_engine.server.response_events import ResponseWriter
@@ -81,7 +83,13 @@ class Routes:
             reader=None if reading.verbatim else lambda index: reading.reader(f"{caller.name}-{index}"),
             reasoning=body.include_reasoning,
         )
-        return await self._written(posted, requests, Writer(id=caller.name, model=self._context.model_name, form=form))
+        writer = Writer(
+            id=caller.name,
+            model=self._context.model_name,
+            form=form,
+            beside=lambda: scores_field(requests[0], body.prompt_logprobs, self._context.tokenizer),
+        )
+        return await self._written(posted, requests, writer)
 
     async def completions(self, request: Request) -> Response:
         """Continue prompts."""
@@ -89,7 +97,15 @@ class Routes:
         body, caller = posted.body, self._caller("cmpl", request)
         requests, echoed = await posted.work(lambda: self._of_completion(body, caller))
         await self._keep_to_form(posted, body, requests, Reading())
-        form = CompletionForm(self._context.tokenizer, logprobs=body.logprobs is not None, echoes=echoed)
+        tokenizer, scored = self._context.tokenizer, scored_requests(requests, body)
+        form = CompletionForm(
+            tokenizer,
+            logprobs=body.logprobs is not None,
+            top=body.logprobs or 0,
+            skip_special_tokens=body.skip_special_tokens,
+            echoes=echoed,
+            beside=lambda index: scores_field(scored[index], body.prompt_logprobs, tokenizer),
+        )
         return await self._written(posted, requests, Writer(id=caller.name, model=self._context.model_name, form=form))
 
     async def responses(self, request: Request) -> Response:
@@ -163,11 +179,13 @@ class Routes:
         reading = reading_of(body, prompts[0], context.tokenizer, context.formats)
         return make_requests(body, prompts, caller, context.limits, show_special=reading.special), reading
 
-    def _of_completion(self, body: CompletionBody, caller: Caller) -> tuple[list[EngineRequest], list[str]]:
+    def _of_completion(self, body: CompletionBody, caller: Caller) -> tuple[list[EngineRequest], list[Echo]]:
         """The requests of prompts, and what each choice begins with."""
         context = self._context
         prompts = completion_prompts(body, context.tokenizer, context.limits)
-        return make_requests(body, prompts, caller, context.limits), echoes(body, prompts, context.tokenizer)
+        requests = make_requests(body, prompts, caller, context.limits)
+        texts = echoes(body, prompts, context.tokenizer)
+        return requests, [Echo(*pair) for pair in zip(texts, scored_requests(requests, body), strict=False)]
 
     async def _keep_to_form(
         self, posted: Posted[B], body: ChatBody | CompletionBody, requests: list[EngineRequest], reading: Reading

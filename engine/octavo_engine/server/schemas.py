@@ -43,7 +43,7 @@ def _bias_by_id(value: Any) -> Any:
     return {int(key): bias for key, bias in value.items()}
 
 
-def _as_prompts(value: Any) -> Any:
+def as_prompts(value: Any) -> Any:
     """One prompt or several, each text or token ids, to a list of prompts."""
     if isinstance(value, str):
         return [value]
@@ -66,6 +66,11 @@ def _not_zero(value: int) -> int:
         raise ValueError("keep at least one token, or -1 for as many as there is room for")
     return value
 
+
+_MOST_TOKENS = (
+    "most tokens to generate; default: 16 for completions, the model's or what the window leaves for chats; 0, with"
+    " `echo`: the prompt is told, and nothing is generated"
+)
 
 Prompt = Annotated[Any, BeforeValidator(_check_prompt)]
 LogitBias = Annotated[
@@ -102,9 +107,7 @@ class Sampling(Body):
     """The fields of both ways to generate text."""
 
     model: Annotated[str, Field(min_length=1, max_length=512, description="the served name")]
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = asks(
-        "most tokens to generate; default: 16 for completions, the model's or what the window leaves for chats"
-    )
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = asks(_MOST_TOKENS)
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = asks(
         "end tokens and stop ids do not end the answer before; up to `max_tokens`", 0
     )
@@ -145,6 +148,10 @@ class Sampling(Body):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_TOKENS), AfterValidator(_not_zero)] | None = asks(
         "keep this many tokens of a longer prompt, its last; -1: as many as `max_tokens` leaves room for"
     )
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = asks(
+        "tell each prompt token's log-probability and rank, but the first one's, and those of so many likeliest;"
+        " not streamed; the prompt is computed whole, whatever is cached of it"
+    )
     response_format: ResponseFormat | None = asks(
         "`text`, `json_object`, or `json_schema` with a schema that the answer keeps to:"
         " see [STRUCTURED_OUTPUT.md](STRUCTURED_OUTPUT.md)"
@@ -164,7 +171,6 @@ class Sampling(Body):
         "length_penalty": Refused("it belongs to beam search", (None, 1)),
         "allowed_token_ids": Refused("use logit_bias"),
         "bad_words": Refused("use logit_bias", (None, [])),
-        "prompt_logprobs": Refused("logits are computed for the tokens that are chosen, not for the prompt's"),
         "spaces_between_special_tokens": Refused("tokens are joined as they are spelled", (None, True)),
         "return_tokens_as_token_ids": Refused("logprobs have the tokens' bytes", (None, False)),
         "return_token_ids": Refused("ask /tokenize", (None, False)),
@@ -178,6 +184,8 @@ class Sampling(Body):
     def _agree(self) -> Sampling:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream: true")
+        if self.stream and self.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs are not streamed; completions stream them with echo and logprobs")
         return self
 
     @property
@@ -309,14 +317,17 @@ class ChatBody(Sampling):
 class CompletionBody(Sampling):
     """POST /v1/completions."""
 
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = asks(_MOST_TOKENS)
     prompt: Annotated[
-        list[Prompt], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), BeforeValidator(_as_prompts)
+        list[Prompt], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), BeforeValidator(as_prompts)
     ] = Field(description="one or up to 16, each text or token ids")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = asks(
         "tell each token's log-probability, and those of so many likeliest"
     )
     echo: bool = asks(
-        "the text begins with the prompt; not with `logprobs`, which the prompt's tokens do not get", False
+        "the text begins with the prompt, and with `logprobs` the lists with its tokens, of which the first has no"
+        " log-probability",
+        False,
     )
     best_of: Choices | None = asks(
         "generate so many for each prompt and keep the `n` with the highest mean log-probability; not streamed"
@@ -329,8 +340,8 @@ class CompletionBody(Sampling):
             raise ValueError("best_of must be at least n")
         if self.stream and self.copies > self.kept:
             raise ValueError("best_of needs all choices to know the best: it cannot be streamed")
-        if self.echo and self.logprobs is not None:
-            raise ValueError("echo and logprobs: the prompt's tokens have no log-probabilities here; send one of them")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens 0 generates nothing: with echo: true, the prompt is told")
         return self
 
     @property

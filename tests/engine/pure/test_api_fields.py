@@ -91,7 +91,13 @@ def test_wrong_values_are_named(patch: dict[str, Any], param: str | None) -> Non
 
 @pytest.mark.parametrize(
     "patch",
-    [{"best_of": 1, "n": 2}, {"best_of": 2, "stream": True}, {"echo": True, "logprobs": 0}, {"best_of": 9}],
+    [
+        {"best_of": 1, "n": 2},
+        {"best_of": 2, "stream": True},
+        {"max_tokens": 0},
+        {"stream": True, "prompt_logprobs": 1},
+        {"best_of": 9},
+    ],
 )
 def test_what_completions_cannot_do(patch: dict[str, Any]) -> None:
     refusal(CompletionBody, COMPLETION | patch)
@@ -147,7 +153,7 @@ def test_the_table_has_every_field_once_with_a_word_on_it() -> None:
     assert by_name["temperature"].statuses == (YES, YES)
     assert by_name["temperature"].values == "0 to 2"
     assert by_name["top_p"].values == "over 0, up to 1"
-    assert by_name["max_tokens"].values == "at least 1"
+    assert by_name["max_tokens"].values == "at least 1 / at least 0"
     assert by_name["tool_choice"].values == "`none`, `auto`, `required` or object"
     assert by_name["echo"].statuses == (REFUSED, YES)
     assert by_name["echo"].values == "true or false (false)"

@@ -27,8 +27,14 @@ MODEL = 'a "model"\nwith é and 日本'
 class Letters:
     """Spells token n as the n-th letter."""
 
+    special_ids: frozenset[int] = frozenset()
+    strips_first_space = False
+
     def token_bytes(self, index: int) -> bytes:
         return bytes([97 + index % 26])
+
+    def whole_text(self, index: int) -> str:
+        return self.token_bytes(index).decode()
 
 
 def chunks(form: type[ChatForm] | type[CompletionForm], common: dict[str, Any], *, logprobs: bool = False) -> Chunks:
