@@ -103,6 +103,8 @@ def assemble(
         pages.expect(plan.cache_bytes if on_host else 0)
     if needs.max_model_len > spec.max_positions:
         log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
+    if spec.kv_scales and config.kv_cache_dtype == "auto":
+        log.info("the checkpoint's scales for keys and values of 8 bits are used with --kv-cache-dtype fp8 alone")
     ranks = start_ranks(config, spec, platform, on_phase)
     with ended_on_error(ranks):
         with timed(on_phase, "weights"):

@@ -188,6 +188,7 @@ YARN_KEYS = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0
         (YARN_KEYS | {"llama.rope.scaling.original_context_length": 0}, CheckpointInvalid, "original_context_length"),
         (YARN_KEYS | {"llama.rope.scaling.yarn_beta_fast": 0.5}, CheckpointInvalid, "yarn_beta_fast"),
         (YARN_KEYS | {"llama.rope.scaling.yarn_attn_factor": 0.0}, CheckpointInvalid, "yarn_attn_factor"),
+        (YARN_KEYS | {"llama.rope.scaling.yarn_attn_factor": 1.0}, ModelUnsupported, "attn_factor is 1.0.* say 1.069"),
         (YARN_KEYS | {"llama.rope.scaling.attn_factor": 0.5}, ModelUnsupported, "scaling.attn_factor is 0.5"),
         (YARN_KEYS | {"llama.rope.scaling.yarn_ext_factor": 0.5}, ModelUnsupported, "yarn_ext_factor"),
         (YARN_KEYS | {"llama.rope.scaling.yarn_log_multiplier": 1.0}, ModelUnsupported, "yarn_log_multiplier"),

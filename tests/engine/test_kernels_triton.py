@@ -146,6 +146,18 @@ ALL_BUILDS = [
     if stored != E4M3 or target.has_e4m3
     for size, group, window in ((16, 4, None), (32, 1, 1000), (16, 40, None))
     if group <= 16 or (dtype != FP32 and dim < 256)  # 64 rows of so many bits do spill; no such model is served
+] + [
+    build
+    for target in TARGETS
+    for dim in (64, 80, 96, 128, 256)
+    for build in (
+        *(
+            Build("decode", target, dim, stored=stored, block_size=size, recorded=True)
+            for stored in (None, EIGHT_BITS[target])
+            for size in (16, 32)
+        ),
+        *(Build("merge", target, dim, recorded=recorded) for recorded in (False, True)),
+    )
 ]
 
 

@@ -26,6 +26,7 @@ from octavo_engine.kernels.triton.targets import A100, B200, H100, Target, targe
 from octavo_engine.kernels.triton.w4a16 import PackedLinear, Product, QuantizedProducts, shares_of
 from octavo_engine.kernels.triton.w4a16_layout import WORDS, PackedMatrix, block_inputs
 from quantized_checkpoints import Recipe, gptq, gptq_config, save_quantized
+from scaled_checkpoints import save_scaled
 from tiny_models import make_model, save_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")]
@@ -49,10 +50,11 @@ def test_interpreted_draws_what_the_sampler_defines(case: drawn_cases.DrawCase, 
 
 
 def test_engines_answer_as_on_a_processor(tmp_path: Path) -> None:
-    """With queries and keys that are normed, and with weights of 4 bits."""
+    """With queries and keys that are normed, with weights of 4 bits, and with scaled keys and values of 8 bits."""
     normed = save_model(make_model("qwen3"), tmp_path / "normed")
     quantized = save_quantized(make_model("llama"), tmp_path / "quantized", Recipe(gptq_config(), gptq))
-    for answers in interpret("interpreted_launches.py", "engines", str(normed), str(quantized)):
+    scaled = save_scaled(make_model("llama"), tmp_path / "scaled")
+    for answers in interpret("interpreted_launches.py", "engines", str(normed), str(quantized), str(scaled)):
         assert answers["triton"] == answers["plain"]
         assert len({tuple(answer) for answer in answers["plain"]}) == 3
 
@@ -149,6 +151,21 @@ def test_compiled_fits_its_target(build: Build, target: Target) -> None:
     if build.name == "quantized_product":
         assert any(word in cubin.ptx for word in ("mma.sync", "wgmma", "tcgen05.mma")), "on tensor cores"
         assert "cp.async" in cubin.ptx, "weights come while others are multiplied"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("stored", [None, torch.float8_e5m2, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"sm_{target.capability}")
+def test_heads_of_every_kind_fit_their_target(
+    target: Target, dim: int, dtype: torch.dtype, stored: torch.dtype | None, normed: bool
+) -> None:
+    if stored == torch.float8_e4m3fn and not target.has_e4m3:
+        return  # what is stored there is e5m2
+    build = Build("turn_heads", "", heads(dim, dtype, normed=normed, stored=stored))
+    assert compiled(build.recorded(target), target).problems(target) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
+from cubins import recording
 from octavo_engine import cli
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.triton import measured
@@ -58,6 +59,21 @@ def test_numbers_of_32_bits_are_not_tuned(tmp_path: Path) -> None:
         TuneConfig(model=str(place), dtype="bfloat16", tensor_parallel_size=2), torch.device("cpu"), lambda _call: 1.0
     )
     assert (bench.spec.heads, bench.spec.kv_heads, bench.target) == (3, 1, H100), "one rank's shapes"
+
+
+@pytest.mark.parametrize(("window", "measured_for"), [(7, {7, 40}), (40, {40})])
+def test_each_window_that_layers_have_is_measured(window: int, measured_for: set[int], tmp_path: Path) -> None:
+    """A hybrid's layers: the launch that stays is the fastest for both kinds together. Where the window holds the whole
+    context, both are one."""
+    place = save_model(make_model("qwen2_window", sliding_window=window), tmp_path)
+    config = TuneConfig(model=str(place), dtype="bfloat16", context=40)
+    bench = command.bench_of(config, torch.device("cpu"), lambda _call: 1.0)
+    with recording() as launches:
+        bench._decodes()(bench.target)()
+        bench._chunk()(bench.target)()
+    for name in ("decode", "mixed"):
+        found = [launch for launch in launches if launch.name == name]
+        assert {launch.arguments[launch.kernel.arg_names.index("window")] for launch in found} == measured_for
 
 
 def test_what_is_found_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,12 +77,11 @@ class Harness:
         options = {"blocks": 512, "block_size": 16, "budget": 2048, "seqs": 64, "chunked": True, "caching": True}
         options |= overrides
         spec = decoder.spec
-        geometry = CacheGeometry(
-            spec.layers, spec.kv_heads, spec.head_dim, decoder.final_norm.element_size(), options["block_size"]
-        )
+        cached = options.get("cached", decoder.final_norm.dtype)  # the type of keys and values
+        geometry = CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, cached.itemsize, options["block_size"])
         device = decoder.final_norm.device
         spare = options.get("spare_blocks", 0)  # that no request gets
-        caches = allocate(geometry, options["blocks"] + spare, dtype=decoder.final_norm.dtype, device=device)
+        caches = allocate(geometry, options["blocks"] + spare, dtype=cached, device=device)
         for pair in caches:
             for tensor in pair:
                 tensor.fill_(float("nan"))

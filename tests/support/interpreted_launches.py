@@ -2,7 +2,8 @@
 
 python interpreted_launches.py cases                of each case the error in units of the last place, or the tokens
                                                     that the definition would not have drawn
-python interpreted_launches.py engines CHECKPOINT.. tokens of whole engines, with these kernels and without
+python interpreted_launches.py engines CHECKPOINT.. tokens of whole engines, with these kernels and without; keys and
+                                                    values are of 8 bits where the checkpoint has scales for them
 python interpreted_launches.py tune CHECKPOINT      what `octavo tune` measures, each run once
 """
 
@@ -34,7 +35,7 @@ from octavo_engine.tune.cases import Bench
 
 def engines(checkpoint: str) -> dict[str, list[list[int]]]:
     """Greedy and drawn tokens of some prompts, by an engine with every kernel in Triton, and by a processor's."""
-    plain = answers(checkpoint, "torch")
+    plain = answers(checkpoint, "reference" if read_spec(checkpoint).kv_scales else "torch")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "choose_linear", lambda *_: linear.kernels_on(H100))
         patch.setattr(loading, "choose_pointwise", lambda *_: Pointwise(H100).kernels)
@@ -47,7 +48,8 @@ def answers(checkpoint: str, backend: Backend) -> list[list[int]]:
         checkpoint, dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend), loop="python"
     )
     assert isinstance(decoder.layers, SummingLayers) == (backend == "triton")
-    harness = Harness(decoder, budget=12, blocks=32)
+    cached = torch.float8_e4m3fn if decoder.spec.kv_scales else torch.float32
+    harness = Harness(decoder, budget=12, blocks=32, cached=cached)
     prompts = torch.randint(3, decoder.spec.vocab, (3, 9), generator=torch.Generator().manual_seed(5)).tolist()
     params = [
         SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True),

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.attention import UNSCALED, CacheScales
 from octavo_engine.kernels.pointwise import PLAIN, HeadNorms
 from octavo_engine.kernels.quantized import Bits, QuantizedMatrix, packed
+from octavo_engine.kernels.stored import EIGHT_BITS, as_stored
 from octavo_engine.kernels.triton.pointwise import Pointwise
 from octavo_engine.kernels.triton.targets import target_of
 from octavo_engine.kernels.triton.w4a16 import PackedGatedLinear, PackedLinear, QuantizedProducts
@@ -91,6 +93,7 @@ class HeadsCase:
     dtype: torch.dtype
     normed: bool = False
     stored: torch.dtype | None = None  # of the cache, if another one
+    scales: CacheScales = UNSCALED
 
     def units(self, device: torch.device = CPU) -> float:
         count, dim = self.query_heads + 2 * self.kv_heads, self.head_dim
@@ -101,7 +104,7 @@ class HeadsCase:
         if self.normed:
             norms = HeadNorms(*(numbers(dim, seed=seed, dtype=self.dtype, device=device) for seed in (5, 6)), 1e-6)
         cache = self._cache(self.stored or self.dtype, device)
-        queries = Pointwise(target_of(device)).prepare_store(cos, sin, slots)(heads, norms, cache)
+        queries = Pointwise(target_of(device)).prepare_store(cos, sin, slots)(heads, norms, cache, self.scales)
 
         wide = None if norms is None else HeadNorms(norms.query.double(), norms.key.double(), norms.eps)
         exact = self._cache(torch.float64, device)
@@ -111,9 +114,12 @@ class HeadsCase:
         keys, values = (
             place.float().flatten(0, 1)[slots].to(place.dtype) for place in cache
         )  # 8-bit ones have no index
-        exact_keys, exact_values = (place.flatten(0, 1)[slots] for place in exact)
-        if self.stored is None:
-            assert torch.equal(values, heads[:, -self.kv_heads :]), "values are stored as they are"
+        divided = self.scales if keys.dtype in EIGHT_BITS else UNSCALED
+        exact_keys, exact_values = (
+            place.flatten(0, 1)[slots] / scale for place, scale in zip(exact, divided, strict=True)
+        )
+        kept = as_stored(heads[:, -self.kv_heads :], values.dtype, self.scales.value)
+        assert torch.equal(values.float(), kept.float()), "values are stored as they are, or divided and rounded once"
         return max(
             units_off(queries, wanted, sizes[:, : self.query_heads]),
             units_off(keys, exact_keys, sizes[:, self.query_heads : -self.kv_heads]),
@@ -214,6 +220,9 @@ HEADS: Sequence[Case] = [
     HeadsCase(4, 6, 2, 96, FP32, normed=True),
     HeadsCase(3, 4, 2, 64, BF16, stored=torch.float8_e4m3fn),
     HeadsCase(3, 4, 2, 64, BF16, normed=True, stored=torch.float8_e5m2),
+    HeadsCase(5, 4, 2, 64, BF16, stored=torch.float8_e4m3fn, scales=CacheScales(0.37, 2.9)),
+    HeadsCase(5, 4, 2, 80, FP16, normed=True, stored=torch.float8_e5m2, scales=CacheScales(2.9, 0.37)),
+    HeadsCase(3, 4, 2, 64, BF16, scales=CacheScales(0.37, 2.9)),  # which a cache of 16 bits does not heed
 ]
 PRODUCTS: Sequence[Case] = [
     ProductCase(1, 96, 576, 64),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attention_cases import Case, around
-from octavo_engine.kernels.attention import Backend, StepLayout, choose
+from octavo_engine.kernels.attention import UNSCALED, Backend, CacheScales, StepLayout, choose
 from octavo_engine.kernels.recorded import RecordedNumbers
 from paging import Pages
 
@@ -24,10 +24,12 @@ class TritonCase(Case):
     stored: torch.dtype | None = None  # None: the queries' own
     largest: float = 1.0  # about how large keys and values are
     recorded: int = 0  # tokens of the longest sequence that the step is recorded for; 0: it is not
+    scales: CacheScales = UNSCALED  # what stored keys and values are multiplied with
 
     def __str__(self) -> str:
         kind = "" if self.stored is None else str(self.stored).removeprefix("torch.float8_") + "-"
         kind += f"r{self.recorded}-" if self.recorded else ""
+        kind += "" if self.scales == UNSCALED else f"s{self.scales.key:g},{self.scales.value:g}-"
         return kind + ("" if self.largest == 1 else f"x{self.largest:g}-") + super().__str__()
 
     def tensors(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepLayout]:
@@ -62,7 +64,7 @@ class TritonCase(Case):
         query, keys, values, layout = self.tensors(backend)
         layout = layout if backend == "reference" else self.as_launched(layout)
         scale = self.head_dim**-0.5
-        return choose(backend).attend(query, keys, values, layout, scale=scale, window=self.window)
+        return choose(backend).attend(query, keys, values, layout, scale=scale, window=self.window, scales=self.scales)
 
 
 BACKENDS: tuple[Backend, Backend] = ("triton", "reference")
@@ -103,7 +105,22 @@ def decode_cases() -> list[TritonCase]:
         TritonCase(((1000, 1), (900, 1)), heads=4, kv_heads=4),  # in more pieces than are merged at a time
         TritonCase(((700, 1), (3, 1), (350, 1)), window=300, dtype=BF16),
         TritonCase(((400, 1), (3, 1), (350, 1)), dtype=BF16, heads=4, stored=E4M3),
+        *scaled_decodes(),
         *recorded_cases(),
+    ]
+
+
+SCALES = CacheScales(0.37, 2.9)  # neither is a power of two, and one is above 1
+
+
+def scaled_decodes() -> list[TritonCase]:
+    """Stored numbers that are multiplied, in one piece, in several, and replayed; and 16-bit ones, which never are."""
+    return [
+        *(TritonCase(FEW, dtype=BF16, stored=kind, scales=SCALES) for kind in (E4M3, E5M2)),
+        TritonCase(FEW, dtype=FP16, stored=E4M3, scales=CacheScales(2.9, 0.01), window=17),
+        TritonCase(((400, 1), (3, 1), (350, 1)), dtype=BF16, heads=4, stored=E4M3, scales=SCALES),
+        TritonCase(((400, 1), (0, 1)), recorded=800, dtype=BF16, heads=4, stored=E4M3, scales=SCALES),
+        TritonCase(FEW, dtype=BF16, scales=SCALES),
     ]
 
 
@@ -135,6 +152,8 @@ def mixed_cases() -> list[TritonCase]:
         TritonCase(((40, 19), (0, 5)), dtype=BF16, heads=40, kv_heads=1, head_dim=16),
         *(TritonCase(((6, 1), (0, 17), (30, 40)), dtype=BF16, head_dim=dim) for dim in (80, 128, 256)),
         *(TritonCase(((6, 1), (0, 17), (30, 40)), dtype=BF16, stored=kind) for kind in (E4M3, E5M2)),
+        *(TritonCase(((6, 1), (0, 17), (30, 40)), dtype=BF16, stored=kind, scales=SCALES) for kind in (E4M3, None)),
+        TritonCase(((1600, 3),), dtype=BF16, stored=E4M3, scales=SCALES),  # cut, and merged
         TritonCase(((1600, 3),), dtype=BF16),  # a few tokens behind a long prefix: cut, and merged
         TritonCase(((90, 1), (500, 600)), dtype=FP16, heads=1, kv_heads=1),  # cut where some queries are
         TritonCase(((2100, 1), (3, 1), (0, 9)), dtype=BF16, kv_heads=1),  # decodes too long to share the launch

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,9 +37,19 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`(query [tokens, heads, dim], key_cache, value_cache [blocks, block_size, kv_heads, dim]) -> like query`."""
 
 
+class CacheScales(NamedTuple):
+    """What a layer's keys and values are divided by when a cache of 8 bits stores them. Others divide nothing."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+
+UNSCALED = CacheScales()
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What, besides the layout, a step's attention depends on; the same for every layer with the same window."""
+    """What, besides the layout, a step's attention depends on; the same for layers with the same window and scales."""
 
     block_size: int  # tokens in one block
     kv_heads: int
@@ -47,13 +57,14 @@ class AttentionShape:
     dtype: torch.dtype  # of queries; the cache has it, too, or one of `stored.EIGHT_BITS`
     scale: float  # factor on query x key
     sliding_window: int | None = None  # a token sees itself and the sliding_window - 1 before it; None: all before it
+    scales: CacheScales = UNSCALED  # of a cache that has one of `stored.EIGHT_BITS`
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernels:
     """One set of kernels. All sets compute the same function.
 
-    `write_kv(key, value, key_cache, value_cache, slots)` stores `[tokens, kv_heads, dim]` at `slots`.
+    `write_kv(key, value, key_cache, value_cache, slots)` stores `[tokens, kv_heads, dim]` at `slots`, unscaled.
     `prepare(layout, shape)` does, once a step, all that depends on the layout alone, and returns what each layer calls.
     A kernel reads no slot outside the sequence's own `context_lens` tokens: whatever lies there never shows.
     """
@@ -71,10 +82,11 @@ class AttentionKernels:
         *,
         scale: float,
         window: int | None = None,
+        scales: CacheScales = UNSCALED,
     ) -> Tensor:
         """Prepare and attend at once, for a single layer: causal attention of each query over its sequence's cache."""
         _, block_size, kv_heads, head_dim = key_cache.shape
-        shape = AttentionShape(block_size, kv_heads, head_dim, query.dtype, scale, window)
+        shape = AttentionShape(block_size, kv_heads, head_dim, query.dtype, scale, window, scales)
         return self.prepare(layout, shape)(query, key_cache, value_cache)
 
 

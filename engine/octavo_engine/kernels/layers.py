@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from octavo_engine.kernels.attention import StepLayout
+from octavo_engine.kernels.attention import UNSCALED, CacheScales, StepLayout
 from octavo_engine.kernels.linear import GatedProjection, Projection
 from octavo_engine.kernels.pointwise import HeadNorms
 
@@ -29,6 +29,7 @@ class LayerWeights:
     mlp_norm: Tensor  # [hidden]
     gate_up: GatedProjection
     down: Projection
+    cache_scales: CacheScales = UNSCALED  # where the cache has 8 bits
 
     @property
     def products(self) -> tuple[Projection | GatedProjection, ...]:

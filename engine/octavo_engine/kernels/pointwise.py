@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
-from octavo_engine.kernels.attention import AttentionKernels
+from octavo_engine.kernels.attention import UNSCALED, AttentionKernels, CacheScales
 from octavo_engine.kernels.stored import put
 
 
@@ -30,7 +30,9 @@ class HeadNorms:
 class StoreHeads(Protocol):
     """Norm and turn queries and keys, and store keys and values."""
 
-    def __call__(self, heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor]) -> Tensor:
+    def __call__(
+        self, heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor], scales: CacheScales = UNSCALED, /
+    ) -> Tensor:
         """heads: contiguous `[tokens, query + key + value heads, head_dim]`, may be overwritten; cache: keys and values
         `[blocks, block_size, kv_heads, head_dim]`. Returns the queries `[tokens, query heads, head_dim]`."""
 
@@ -69,15 +71,17 @@ def add_rms_norm(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Ten
 def prepare_store(cos: Tensor, sin: Tensor, slots: Tensor) -> StoreHeads:
     """The plain way: rotate queries and keys together, then two indexed copies."""
 
-    def store_heads(heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor]) -> Tensor:
+    def store_heads(
+        heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor], scales: CacheScales = UNSCALED
+    ) -> Tensor:
         kv_heads = cache[0].shape[2]
         rotated, values = heads[:, :-kv_heads], heads[:, -kv_heads:]
         queries = rotated.shape[1] - kv_heads
         if norms is not None:
             rotated = _norm_heads(rotated, norms, queries)
         rotated = rotate(rotated, cos, sin)
-        for place, new in zip(cache, (rotated[:, queries:], values), strict=True):
-            put(place, slots, new)
+        for place, new, scale in zip(cache, (rotated[:, queries:], values), scales, strict=True):
+            put(place, slots, new, scale)
         return rotated[:, :queries]
 
     return store_heads

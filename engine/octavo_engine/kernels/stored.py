@@ -1,6 +1,7 @@
 """What a cache stores: keys and values in their own type, or as 8-bit floats, which take half the room and the time.
 
 An 8-bit number that would be too large becomes the largest there is: an infinity would make everything after it NaN.
+Keys and values of 8 bits may be divided by a scale before, which attention multiplies with (`attention.CacheScales`).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def cache_type(config: EngineConfig, dtype: torch.dtype, device: torch.device, b
     return torch.float8_e4m3fn if exact else torch.float8_e5m2
 
 
-def as_stored(numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """The numbers as a cache of that type keeps them."""
+def as_stored(numbers: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """The numbers as a cache of that type keeps them; only one of 8 bits divides them by the scale, in float32."""
     if dtype not in EIGHT_BITS:
         return numbers.to(dtype)
     limit = torch.finfo(dtype).max
-    return numbers.float().clamp(-limit, limit).to(dtype)
+    return numbers.float().div(scale).clamp(-limit, limit).to(dtype)
 
 
 def bits(cache: Tensor) -> Tensor:
@@ -43,6 +44,6 @@ def bits(cache: Tensor) -> Tensor:
     return cache.view(torch.uint8) if cache.dtype in EIGHT_BITS else cache
 
 
-def put(cache: Tensor, slots: Tensor, numbers: Tensor) -> None:
+def put(cache: Tensor, slots: Tensor, numbers: Tensor, scale: float = 1.0) -> None:
     """Store `[tokens, kv_heads, dim]` at the slots of a cache `[blocks, block_size, kv_heads, dim]`."""
-    bits(cache).flatten(0, 1).index_copy_(0, slots, bits(as_stored(numbers, cache.dtype)))
+    bits(cache).flatten(0, 1).index_copy_(0, slots, bits(as_stored(numbers, cache.dtype, scale)))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
-from octavo_engine.kernels.stored import bits, put
+from octavo_engine.kernels.stored import EIGHT_BITS, bits, put
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
@@ -21,6 +21,11 @@ def read_sequence(cache: Tensor, block_table: Tensor, length: int) -> Tensor:
     return bits(cache)[block_table[:num_blocks].long()].view(cache.dtype).flatten(0, 1)[:length]
 
 
+def widened(stored: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """Cached numbers in a wide type, as they were before they were stored, but for what rounding took."""
+    return stored.to(dtype) * scale if stored.dtype in EIGHT_BITS else stored.to(dtype)
+
+
 def attend_sequence(query: Tensor, key: Tensor, value: Tensor, shape: AttentionShape) -> Tensor:
     """Causal attention of the last tokens of one sequence.
 
@@ -29,7 +34,10 @@ def attend_sequence(query: Tensor, key: Tensor, value: Tensor, shape: AttentionS
     queries, heads, _ = query.shape
     length, kv_heads, _ = key.shape
     wide = torch.promote_types(query.dtype, torch.float32)
-    key, value = (part.to(wide).repeat_interleave(heads // kv_heads, dim=1) for part in (key, value))
+    key, value = (
+        widened(part, wide, scale).repeat_interleave(heads // kv_heads, dim=1)
+        for part, scale in zip((key, value), shape.scales, strict=True)
+    )
     scores = torch.einsum("qhd,khd->hqk", query.to(wide), key) * shape.scale
     distance = torch.arange(length - queries, length)[:, None] - torch.arange(length)[None, :]
     visible = distance >= 0

@@ -90,6 +90,7 @@ class ModelSpec:
     eos_ids: tuple[int, ...]  # tokens that end a generation
     dtype: str  # of the checkpoint's plain weights: float32, bfloat16, float16; a quantized GGUF file's is bfloat16
     quantization: Quantization | None = None  # which products' weights are stored in few bits, and how
+    kv_scales: bool = False  # the checkpoint has numbers by which a cache of 8 bits divides keys and values
     sampling: SamplingDefaults = OPENAI  # for requests that do not say
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from octavo_engine.errors import ModelUnsupported
 from octavo_engine.model.architecture import MAX_DIMENSION, MAX_LAYERS, Family, ModelSpec, WindowRule, family_of
 from octavo_engine.model.fields import Fields, read_json
-from octavo_engine.model.quantization_config import read_quantization
+from octavo_engine.model.quantization_config import has_kv_scales, read_quantization
 from octavo_engine.model.rope_config import read_rope
 from octavo_engine.model.sampling_defaults import from_generation_config
 
@@ -53,6 +53,7 @@ def spec_from_config(directory: Path) -> ModelSpec:
         eos_ids=_end_ids(config, generation),
         dtype=_dtype(config),
         quantization=read_quantization(config.section(QUANTIZATION)) if config.has(QUANTIZATION) else None,
+        kv_scales=has_kv_scales(config.section(QUANTIZATION)),
         sampling=from_generation_config(generation),
     )
 

@@ -27,6 +27,7 @@ from octavo_engine.model.rope_spec import (
 
 ROPE_FACTORS = "rope_freqs.weight"
 KINDS = ("none", "linear", "yarn")
+ATTENTION = "yarn_attn_factor"
 # Keys that change the numbers, and the value with which they do not. Converters disagree on what others would mean.
 HARMLESS = {"attn_factor": 1.0, "yarn_ext_factor": 1.0, "yarn_log_multiplier": 0.0, "alpha": 0.0}
 
@@ -64,7 +65,7 @@ def _keyed(fields: Fields, prefix: str, linear_key: str, context: int) -> Scalin
 
 
 def _yarn(fields: Fields, prefix: str, context: int) -> YarnScaling:
-    """`yarn_attn_factor` is a config's `attention_factor`. The ramp's ends are whole: `truncate` is not stored."""
+    """A scaling written as keys. The ramp's ends are whole: `truncate` is not stored."""
     factor = _factor(fields, prefix + "factor")
     key = prefix + "original_context_length"
     original = fields.size(key, MAX_POSITIONS) if fields.has(key) else context
@@ -77,8 +78,24 @@ def _yarn(fields: Fields, prefix: str, context: int) -> YarnScaling:
         original_max_positions=original,
         beta_fast=fast,
         beta_slow=slow,
-        attention_factor=fields.positive(prefix + "yarn_attn_factor", MAX_ATTENTION, yarn_attention_factor(factor)),
+        attention_factor=_attention(fields, prefix + ATTENTION, yarn_attention_factor(factor)),
     )
+
+
+def _attention(fields: Fields, key: str, usual: float) -> float:
+    """What cosines and sines are multiplied with; `usual` is what follows from the scaling's factor.
+
+    llama.cpp's converter stores under one key a config's `attention_factor`, which takes the place of the usual one,
+    and the `attn_factor` of older configs, which multiplies it. As the latter 1 is what everybody writes, as the former
+    it switches the usual one off: a file does not say which. Another number is read as the former.
+    """
+    value = fields.positive(key, MAX_ATTENTION, usual)
+    if value == 1.0 != usual:
+        raise ModelUnsupported(
+            f"{key} is 1.0, which some converters write to keep the usual {usual:.4g}, and others to be without it;"
+            f" supported are files that leave it out or say {usual:.4g}"
+        )
+    return value
 
 
 def _factor(fields: Fields, key: str) -> float:

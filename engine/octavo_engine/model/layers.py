@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape
+from octavo_engine.kernels.attention import UNSCALED, Attend, AttentionKernels, AttentionShape, CacheScales
 from octavo_engine.kernels.layers import LayerCache, LayersShape, LayerWeights, RunLayers, Step
 from octavo_engine.kernels.linear import LinearKernels
 from octavo_engine.kernels.pointwise import PointwiseKernels, StoreHeads
+from octavo_engine.kernels.stored import EIGHT_BITS
 
 LayersLoop = Literal["auto", "python", "native"]
 
@@ -45,20 +47,29 @@ class PlainLayers:
     def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
         """Run them."""
         store_heads = self.kernels.pointwise.prepare_store(step.cos, step.sin, step.layout.slots)
-        attends = self._prepare(step, hidden, block_size=caches[0][0].shape[1])
-        for layer, window, cache in zip(self.layers, self.shape.windows, caches, strict=True):
-            hidden = self._layer(hidden, layer, store_heads, attends[window], cache)
+        attends = self._prepare(step, hidden.dtype, caches[0][0])
+        for layer, attend, cache in zip(self.layers, attends, caches, strict=True):
+            hidden = self._layer(hidden, layer, store_heads, attend, cache)
         return hidden
 
-    def _prepare(self, step: Step, hidden: Tensor, block_size: int) -> dict[int | None, Attend]:
-        """The step's attention for each window that some layer has."""
-        shape, scale = self.shape, self.shape.head_dim**-0.5
-        return {
-            window: self.kernels.attention.prepare(
-                step.layout, AttentionShape(block_size, shape.kv_heads, shape.head_dim, hidden.dtype, scale, window)
+    def _prepare(self, step: Step, dtype: torch.dtype, keys: Tensor) -> list[Attend]:
+        """The step's attention for each layer, over caches like those `keys`. Layers of one kind share theirs: those
+        with the same window, and if the cache has 8 bits with the same scales."""
+        shape, block_size = self.shape, keys.shape[1]
+        scaled = keys.dtype in EIGHT_BITS
+
+        def attention(window: int | None, scales: CacheScales) -> Attend:
+            scale = shape.head_dim**-0.5
+            return self.kernels.attention.prepare(
+                step.layout, AttentionShape(block_size, shape.kv_heads, shape.head_dim, dtype, scale, window, scales)
             )
-            for window in set(shape.windows)
-        }
+
+        kinds = [
+            (window, layer.cache_scales if scaled else UNSCALED)
+            for window, layer in zip(shape.windows, self.layers, strict=True)
+        ]
+        made = {kind: attention(*kind) for kind in set(kinds)}
+        return [made[kind] for kind in kinds]
 
     def _layer(
         self, hidden: Tensor, layer: LayerWeights, store_heads: StoreHeads, attend: Attend, cache: LayerCache
@@ -66,7 +77,7 @@ class PlainLayers:
         """One layer: attention, then the MLP, each added to the residual stream `hidden [tokens, hidden]`."""
         rms_norm, eps = self.kernels.pointwise.rms_norm, self.shape.eps
         heads = layer.qkv(rms_norm(hidden, layer.input_norm, eps)).view(len(hidden), -1, self.shape.head_dim)
-        queries = store_heads(heads, layer.head_norms, cache)
+        queries = store_heads(heads, layer.head_norms, cache, layer.cache_scales)
         hidden = layer.output.add_to(hidden, attend(queries, *cache).flatten(1))
         return layer.down.add_to(hidden, layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)))
 
@@ -81,13 +92,13 @@ class SummingLayers(PlainLayers):
         pointwise, eps = self.kernels.pointwise, self.shape.eps
         assert pointwise.add_rms_norm is not None
         store_heads = pointwise.prepare_store(step.cos, step.sin, step.layout.slots)
-        attends = self._prepare(step, hidden, block_size=caches[0][0].shape[1])
+        attends = self._prepare(step, hidden.dtype, caches[0][0])
         normed, update = pointwise.rms_norm(hidden, self.layers[0].input_norm, eps), hidden
-        for number, (layer, window, cache) in enumerate(zip(self.layers, self.shape.windows, caches, strict=True)):
+        for number, (layer, attend, cache) in enumerate(zip(self.layers, attends, caches, strict=True)):
             if number:
                 normed = pointwise.add_rms_norm(hidden, update, layer.input_norm, eps)
             heads = layer.qkv(normed).view(len(hidden), -1, self.shape.head_dim)
-            attended = attends[window](store_heads(heads, layer.head_norms, cache), *cache)
+            attended = attend(store_heads(heads, layer.head_norms, cache, layer.cache_scales), *cache)
             normed = pointwise.add_rms_norm(hidden, layer.output(attended.flatten(1)), layer.mlp_norm, eps)
             update = layer.down(layer.gate_up(normed))
         return hidden.add_(update)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.kernels.attention import AttentionKernels
+from octavo_engine.kernels.attention import AttentionKernels, CacheScales
 from octavo_engine.kernels.linear import choose_linear
 from octavo_engine.kernels.pointwise import choose_pointwise
 from octavo_engine.model.architecture import ModelSpec
@@ -21,6 +21,7 @@ from octavo_engine.model.gguf_file import GgufFile
 from octavo_engine.model.gguf_spec import spec_from_gguf
 from octavo_engine.model.joined import Split
 from octavo_engine.model.kept import as_kept
+from octavo_engine.model.kv_scales import names_in, read_scales
 from octavo_engine.model.layers import Kernels, LayersLoop
 from octavo_engine.model.lazy_weights import LazyWeights, check_spare_biases
 from octavo_engine.model.parameters import check_tensors, parameters_of
@@ -85,6 +86,7 @@ def load_model(
     if split is not None:
         shard = replace(split.shard, whole=spec)
         spec, parameters = shard.spec, shard.parameters
+    scales = cache_scales(spec, source)
     weights = LazyWeights(parameters, source, dtype, device)
     chosen = Kernels(kernels, linear, choose_pointwise(dtype, device, kernels), loop)
     total = sum(map(weights.stored_bytes, (part for parts in parameters.values() for part in parts)))
@@ -94,10 +96,19 @@ def load_model(
             on_progress(weights.read_bytes, total)
 
     with _readers() as pool:
-        decoder = build_decoder(spec, weights, chosen, pool, report, split=split)
+        decoder = build_decoder(spec, weights, chosen, pool, report, split=split, scales=scales)
     report()
     _give_back()
     return decoder
+
+
+def cache_scales(spec: ModelSpec, source: TensorSource) -> tuple[CacheScales, ...]:
+    """What the checkpoint has for a cache of 8 bits, by layer; none if it has nothing. Raises CheckpointInvalid."""
+    if not spec.kv_scales:
+        return ()
+    names = names_in(source.shapes, spec.layers)
+    found = read_scales(names, lambda name: float(source.read(name, torch.float32).item()))
+    return tuple(CacheScales(*pair) for pair in found)
 
 
 @contextmanager

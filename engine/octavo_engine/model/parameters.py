@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.model import packed_tensors
 from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.model.kv_scales import all_names, names_in
 from octavo_engine.model.packed_tensors import Stored
 from octavo_engine.model.quantization import Scheme
 
@@ -123,9 +124,9 @@ def check_tensors(spec: ModelSpec, parameters: Parameters, shapes: Mapping[str, 
         elif tuple(shapes[name]) not in tensor.shapes:
             wanted = " or ".join(str(list(shape)) for shape in tensor.shapes)
             raise CheckpointInvalid(f"tensor {name} has the shape {list(shapes[name])}; the config says {wanted}")
-    spare = spare_biases(parameters, shapes)
+    beside = spare_biases(parameters, shapes).union(all_names(names_in(shapes, spec.layers)) if spec.kv_scales else ())
     for name in shapes:
-        if name not in expected and name not in spare and not _harmless(name, spec):
+        if name not in expected and name not in beside and not _harmless(name, spec):
             raise CheckpointInvalid(f"tensor {name} is in the checkpoint, but its config has no place for it")
 
 

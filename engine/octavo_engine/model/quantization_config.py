@@ -13,16 +13,24 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization import Quantization
 from octavo_engine.model.quantization_methods import awq, compressed_tensors, gptq
 
-READERS: Mapping[str, Callable[[Fields], Quantization]] = MappingProxyType(
+READERS: Mapping[str, Callable[[Fields], Quantization | None]] = MappingProxyType(
     {"awq": awq.read, "gptq": gptq.read, "compressed-tensors": compressed_tensors.read}
 )
 
 
-def read_quantization(config: Fields) -> Quantization:
-    """How the checkpoint is quantized; raises ModelUnsupported naming what is not supported, or CheckpointInvalid."""
+def read_quantization(config: Fields) -> Quantization | None:
+    """How the checkpoint's weights are quantized; None where that is only said of its keys and values.
+
+    Raises ModelUnsupported naming what is not supported, or CheckpointInvalid.
+    """
     method = config.values.get("quant_method")
     if not isinstance(method, str) or method not in READERS:
         raise ModelUnsupported(
             f"the checkpoint is quantized by {str(method)[:40]!r}; supported are {', '.join(READERS)}, and GGUF files"
         )
     return READERS[method](config)
+
+
+def has_kv_scales(config: Fields) -> bool:
+    """Whether the checkpoint has scales for keys and values of 8 bits; raises ModelUnsupported for what is not read."""
+    return config.values.get("quant_method") == "compressed-tensors" and compressed_tensors.has_kv_scales(config)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.attention import UNSCALED, CacheScales
 from octavo_engine.kernels.layers import LayersShape, LayerWeights
 from octavo_engine.kernels.linear import GatedLinear, Linear, LinearKernels, LookUp, Tied, plain_look_up
 from octavo_engine.kernels.pointwise import HeadNorms
@@ -70,18 +72,21 @@ def build_decoder(
     on_layer: Callable[[], object],
     *,
     split: Split | None = None,
+    scales: Sequence[CacheScales] = (),
 ) -> Decoder:
     """A Decoder from its parameters, made in `pool`'s threads; raises what `weights` raises.
 
-    With `split`, spec and weights are those of one rank's part, and its products are joined with the others'.
+    With `split`, spec and weights are those of one rank's part, and its products are joined with the others'. `scales`
+    are each layer's, of a cache of 8 bits; none where all are 1.
 
     Each parameter is asked for once, and let go once its packed form is there: `weights` may read it when it is asked
     for, and the model is never in memory twice. `on_layer` is called from this thread when a layer is done.
     """
     ends = pool.submit(_ends, spec, weights, kernels.linear)  # first: the largest parameters are among them
     layers = []
-    for layer in pool.map(lambda number: _layer(spec, weights, kernels.linear, number), range(spec.layers)):
-        layers.append(layer)
+    made = pool.map(lambda number: _layer(spec, weights, kernels.linear, number), range(spec.layers))
+    for layer, own in zip(made, scales or (UNSCALED,) * spec.layers, strict=True):
+        layers.append(replace(layer, cache_scales=own))
         on_layer()
     embedding, final_norm = ends.result()
     joined = [embedding.head, *(product for layer in layers for product in layer.products)]

@@ -98,16 +98,27 @@ class Bench:
         return layout, query, (self._random(*shape), self._random(*shape))
 
     @property
-    def _attention(self) -> AttentionShape:
-        spec = self.spec
-        scale = spec.head_dim**-0.5
-        return AttentionShape(self.block_size, spec.kv_heads, spec.head_dim, self.dtype, scale, spec.windows[0])
+    def attentions(self) -> tuple[AttentionShape, ...]:
+        """Those of the layers: one for each window that is shorter than the context, and one for all that are not.
+
+        One launch serves them all, so that what is measured is the time of each of them together.
+        """
+        spec, scale = self.spec, self.spec.head_dim**-0.5
+        windows = [window if window is not None and window < self.context else None for window in spec.windows]
+        return tuple(
+            AttentionShape(self.block_size, spec.kv_heads, spec.head_dim, self.dtype, scale, window)
+            for window in dict.fromkeys(windows)
+        )
 
     def _decodes(self) -> Work:
         steps = [self._step(batch, self.context - 1, 1) for batch in self.batches]
 
         def work(target: Target) -> Callable[[], object]:
-            calls = [(Decodes.of(layout, self._attention, target), query, *cache) for layout, query, cache in steps]
+            calls = [
+                (Decodes.of(layout, attention, target), query, *cache)
+                for layout, query, cache in steps
+                for attention in self.attentions
+            ]
 
             def attend() -> None:
                 for decodes, query, keys, values in calls:
@@ -121,8 +132,13 @@ class Bench:
         layout, query, cache = self._step(1, 0, min(self.chunk, self.context))
 
         def work(target: Target) -> Callable[[], object]:
-            mixed = Mixed.of(layout, self._attention, target, skipped=0)
-            return lambda: mixed.attend(query, *cache, torch.empty_like(query))
+            parts = [Mixed.of(layout, attention, target, skipped=0) for attention in self.attentions]
+
+            def attend() -> None:
+                for mixed in parts:
+                    mixed.attend(query, *cache, torch.empty_like(query))
+
+            return attend
 
         return work
 

@@ -17,7 +17,8 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.name_patterns import MAX_WAYS, exactly, like, ways, within
 from octavo_engine.model.parameters import Shape, check_tensors, parameters_of
 from octavo_engine.model.quantization import Packing, Quantization, Scheme
-from octavo_engine.model.quantization_config import read_quantization
+from octavo_engine.model.quantization_config import has_kv_scales, read_quantization
+from octavo_engine.model.quantization_methods.facts import MOST_PATTERNS
 from octavo_engine.model.sharding import shard_of
 from octavo_engine.plan import document, text
 from octavo_engine.plan.estimate import make_plan
@@ -44,7 +45,9 @@ def rotated(*locations: str) -> dict[str, Any]:
 
 
 def read(values: dict[str, Any]) -> Quantization:
-    return read_quantization(Fields(values, "config.json: quantization_config"))
+    found = read_quantization(Fields(values, "config.json: quantization_config"))
+    assert found is not None
+    return found
 
 
 GEMM = Scheme(Packing.AWQ_GEMM, 4, 128)
@@ -105,9 +108,16 @@ def test_a_config_is_a_scheme(config: dict[str, Any], scheme: Scheme) -> None:
         (packed({"weights": WEIGHTS | {"type": "float"}}), "type 'float'"),
         (packed({"weights": {"num_bits": 8, "strategy": "tensor"}}), "strategy 'tensor'"),
         (packed({"weights": WEIGHTS | {"actorder": "random"}}), "actorder"),
-        (packed(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
         (packed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config"),
         (packed(ignore=["re:" + ".*a" * 9]), "too many ways"),
+        (packed(ignore=[f"re:.*{n}.*x.*" for n in range(200)]), "the patterns in ignore can match in too many ways"),
+        (packed(ignore=["x"] * (MOST_PATTERNS + 1)), f"ignore has {MOST_PATTERNS + 1} patterns.*{MOST_PATTERNS}"),
+        (packed({"targets": ["x"] * 10_000}), f"config_groups has 10000 patterns.*{MOST_PATTERNS}"),
+        (packed(*[{}] * (MOST_PATTERNS + 1)), f"config_groups has {MOST_PATTERNS + 1} patterns"),
+        (AWQ | {"modules_to_not_convert": ["x"] * 10_000}, "modules_to_not_convert has 10000 patterns"),
+        (GPTQ | {"dynamic": {f"-:x{n}": {} for n in range(10_000)}}, "dynamic has 10000 patterns"),
+        (GPTQ | {"dynamic": {f".*{n}.*x.*": {} for n in range(200)}}, "in dynamic can match in too many ways"),
+        (GPTQ | {"modules_in_block_to_quantize": [["x"] * 5000] * 2}, "modules_in_block_to_quantize has 10000"),
         (packed(transform_config=rotated("weight_output", "input")), "location .input.*weight_input, weight_output"),
         (packed(transform_config=rotated("attn_q")), "transform_config.*R: location .attn_q"),
     ],
@@ -332,3 +342,34 @@ class TestCosts:
         found = json.loads(document.render([few]))["model"]
         assert (found["parameters"], found["quantization"]) == (8_030_261_248, {"method": "awq", "bits": [4]})
         assert json.loads(document.render([plain]))["model"]["quantization"] is None
+
+
+KV_CACHE = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+
+
+def test_scales_of_keys_and_values_may_come_with_weights_or_alone() -> None:
+    both = packed(kv_cache_scheme=KV_CACHE | {"observer": "minmax", "block_structure": None})
+    alone = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": KV_CACHE}
+    for config, few_bits in ((both, True), (alone, False), (packed(), True), (packed(kv_cache_scheme=None), True)):
+        fields = Fields(config, "config.json: quantization_config")
+        assert (read_quantization(fields) is not None) == few_bits
+        assert has_kv_scales(fields) == (config.get("kv_cache_scheme") is not None)
+    assert not has_kv_scales(Fields({}, "config.json: quantization_config"))
+    assert not has_kv_scales(Fields(AWQ | {"kv_cache_scheme": KV_CACHE}, "config.json: quantization_config"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"num_bits": 4}, "num_bits '4'.*8"),
+        ({"type": "int"}, "type 'int'.*float"),
+        ({"strategy": "attn_head"}, "strategy 'attn_head'.*tensor"),
+        ({"strategy": "channel"}, "strategy 'channel'.*tensor"),
+        ({"dynamic": True}, "dynamic 'True'"),
+        ({"symmetric": False}, "symmetric 'False'"),
+    ],
+    ids=str,
+)
+def test_other_scales_of_keys_and_values_are_refused_by_name(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ModelUnsupported, match=f"kv_cache_scheme: {named}"):
+        has_kv_scales(Fields(packed(kv_cache_scheme=KV_CACHE | change), "config.json: quantization_config"))

@@ -8,6 +8,7 @@ from ctypes import c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.attention import UNSCALED, CacheScales
 from octavo_engine.kernels.cpu.library import SUFFIXES, address, kernels
 from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels, StoreHeads
 
@@ -44,7 +45,9 @@ def prepare_store(cos: Tensor, sin: Tensor, slots: Tensor) -> StoreHeads:
     pointer, store = ctypes.addressof(step), getattr(kernels(), f"octavo_store_heads_{SUFFIXES[cos.dtype]}")
     tensors = (cos, sin, slots)  # what the step points to must live as long as it
 
-    def store_heads(heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor]) -> Tensor:
+    def store_heads(
+        heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor], _of_8_bits: CacheScales = UNSCALED
+    ) -> Tensor:
         assert len(heads) == len(tensors[2])
         _, step.block_size, step.kv_heads, _ = cache[0].shape
         step.query_heads = heads.shape[1] - 2 * step.kv_heads

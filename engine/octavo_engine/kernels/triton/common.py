@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo_engine.kernels.attention import UNSCALED, AttentionShape, CacheScales
+
 LOG2_E = 1.4426950408889634  # the kernels' exponents are of 2, which is what a device computes
 LEAST_DIM = 16  # of a product that tensor cores take
 
@@ -31,15 +33,21 @@ def table_name(kernel: str, query: Tensor, cache: Tensor) -> str:
     return f"{kernel}{8 * query.itemsize}{'_8' if cache.itemsize == 1 else ''}"
 
 
+def scales_of(shape: AttentionShape, cache: Tensor) -> CacheScales:
+    """What keys and values of that cache are multiplied with: those of 16 bits and more are as they were."""
+    return shape.scales if cache.itemsize == 1 else UNSCALED
+
+
 @triton.jit
 def attend_stretch(  # noqa: PLR0917 - a kernel's arguments are positional
-    q, key_cache, value_cache, table, begin, end, seen_by_all, first_seen, last_seen, kv_head, scale_log2,
+    q, key_cache, value_cache, table, begin, end, seen_by_all, first_seen, last_seen, kv_head, scale_log2, value_scale,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Attention of `q [ROWS, DIM_PADDED]` to the tokens `begin ... end` of the sequence whose blocks `table` names.
 
-    Row i sees the tokens `first_seen[i] ... last_seen[i]`; all rows see those before `seen_by_all`.
+    Row i sees the tokens `first_seen[i] ... last_seen[i]`; all rows see those before `seen_by_all`. What keys of 8 bits
+    were divided by is a part of `scale_log2`; `value_scale` is that of the values, and multiplies their sum.
     Returns outputs float32 `[ROWS, DIM_PADDED]`, log2 of the sum of each row's weights, and whether it saw anything;
     outputs are 0 where it did not.
     """
@@ -58,6 +66,9 @@ def attend_stretch(  # noqa: PLR0917 - a kernel's arguments are positional
     )  # fmt: skip
     saw = total > 0.0
     total = tl.where(saw, total, 1.0)
+    kind: tl.constexpr = value_cache.dtype.element_ty
+    if kind == tl.float8e4nv or kind == tl.float8e5:  # noqa: PLR1714 - Triton knows no sets
+        output *= value_scale
     return output / total[:, None], tl.where(saw, largest + tl.log2(total), float("-inf")), saw
 
 

@@ -21,6 +21,7 @@ from octavo_engine.kernels.triton.common import (
     number,
     padded,
     padded_dim,
+    scales_of,
     store_rows,
     table_name,
 )
@@ -32,7 +33,7 @@ from octavo_engine.kernels.triton.targets import Target, launch_on
 @triton.jit(do_not_specialize=["window", "piece_tokens", "pieces", "table_stride"])  # a step's: compile once
 def decode(  # noqa: PLR0917 - a kernel's arguments are positional
     query, key_cache, value_cache, block_tables, context_lens, output, partial, piece_sums,
-    scale_log2, window, piece_tokens, pieces, table_stride,
+    scale_log2, value_scale, window, piece_tokens, pieces, table_stride,
     query_stride_t, query_stride_h, output_stride_t, output_stride_h,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WHOLE: tl.constexpr, RECORDED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
@@ -58,7 +59,7 @@ def decode(  # noqa: PLR0917 - a kernel's arguments are positional
     nothing = tl.zeros((ROWS,), tl.int32)
     outputs, sums, saw = attend_stretch(
         q, key_cache, value_cache, block_tables + sequence.to(tl.int64) * table_stride, begin, end, end,
-        nothing, nothing + length, kv_head, scale_log2, KV_HEADS, DIM, DIM_PADDED, BLOCK_SIZE, ROWS, TILE,
+        nothing, nothing + length, kv_head, scale_log2, value_scale, KV_HEADS, DIM, DIM_PADDED, BLOCK_SIZE, ROWS, TILE,
     )  # fmt: skip
     alone = nothing + (length - first) <= tokens
     store_rows(
@@ -84,14 +85,15 @@ class Decodes:
 
     def attend(self, query: Tensor, key_cache: Tensor, value_cache: Tensor, output: Tensor) -> None:
         """query `[tokens, heads, dim]` -> `output`, the same shape, of which the decodes' rows are written."""
-        layout, shape = self.layout, self.shape
+        layout, shape, scales = self.layout, self.shape, scales_of(self.shape, key_cache)
         group = query.shape[1] // shape.kv_heads
         launch = launch_on(self.target, table_name("decode", query, key_cache), padded_dim(shape.head_dim))
         grid = self._grid(self.cut(group, key_cache.itemsize, launch.blocks["TILE"]))
         left = LeftBehind.room_for(grid, output[: self.sequences])
         decode[(self.sequences * shape.kv_heads, grid.pieces)](
             query, key_cache, value_cache, layout.block_tables, layout.context_lens, output, left.partial, left.sums,
-            shape.scale * LOG2_E, self.window, grid.tokens, grid.pieces, layout.block_tables.stride(0),
+            shape.scale * scales.key * LOG2_E, scales.value,
+            self.window, grid.tokens, grid.pieces, layout.block_tables.stride(0),
             query.stride(0), query.stride(1), output.stride(0), output.stride(1),
             KV_HEADS=shape.kv_heads, GROUP=group, DIM=shape.head_dim, DIM_PADDED=padded_dim(shape.head_dim),
             BLOCK_SIZE=shape.block_size, WHOLE=grid.pieces == 1, RECORDED=grid.recorded,

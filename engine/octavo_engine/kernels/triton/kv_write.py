@@ -9,13 +9,18 @@ from torch import Tensor
 
 
 @triton.jit
-def as_stored(numbers, pointer):
-    """Numbers as the cache behind `pointer` keeps them; see `kernels.stored`. NaN stays NaN."""
+def as_stored(numbers, scale, pointer):
+    """Numbers as the cache behind `pointer` keeps them, divided by the scale if it has 8 bits; see `kernels.stored`.
+
+    NaN stays NaN. The quotient is the nearest there is: a device's quick one could round to another number of 8 bits.
+    """
     kind: tl.constexpr = pointer.dtype.element_ty
     if kind == tl.float8e4nv:
-        numbers = tl.clamp(numbers.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+        numbers = tl.div_rn(numbers.to(tl.float32), scale)
+        numbers = tl.clamp(numbers, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
     elif kind == tl.float8e5:
-        numbers = tl.clamp(numbers.to(tl.float32), -57344.0, 57344.0, propagate_nan=tl.PropagateNan.ALL)
+        numbers = tl.div_rn(numbers.to(tl.float32), scale)
+        numbers = tl.clamp(numbers, -57344.0, 57344.0, propagate_nan=tl.PropagateNan.ALL)
     return numbers.to(kind)
 
 
@@ -31,8 +36,8 @@ def store_token(  # noqa: PLR0917 - a kernel's arguments are positional
     place = tl.load(slots + token) * WIDTH + column
     key_numbers = tl.load(key + token * key_stride + column, mask=inside, other=0.0)
     value_numbers = tl.load(value + token * value_stride + column, mask=inside, other=0.0)
-    tl.store(key_cache + place, as_stored(key_numbers, key_cache), mask=inside)
-    tl.store(value_cache + place, as_stored(value_numbers, value_cache), mask=inside)
+    tl.store(key_cache + place, as_stored(key_numbers, 1.0, key_cache), mask=inside)
+    tl.store(value_cache + place, as_stored(value_numbers, 1.0, value_cache), mask=inside)
 
 
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:

@@ -17,7 +17,15 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.attention import AttentionShape, StepLayout
-from octavo_engine.kernels.triton.common import LOG2_E, attend_stretch, padded, padded_dim, store_rows, table_name
+from octavo_engine.kernels.triton.common import (
+    LOG2_E,
+    attend_stretch,
+    padded,
+    padded_dim,
+    scales_of,
+    store_rows,
+    table_name,
+)
 from octavo_engine.kernels.triton.merge import Grid, LeftBehind
 from octavo_engine.kernels.triton.splits import Pieces, cut_chunks
 from octavo_engine.kernels.triton.targets import Target, launch_on
@@ -28,7 +36,7 @@ SHORTEST_PIECE = 512  # tokens: what a tile of many queries reads in about the t
 @triton.jit(do_not_specialize=["window", "piece_tokens", "pieces", "table_stride", "skipped", "sequences"])
 def mixed(  # noqa: PLR0917 - a kernel's arguments are positional
     query, key_cache, value_cache, block_tables, context_lens, query_start, output, partial, piece_sums,
-    scale_log2, window, piece_tokens, pieces, table_stride, skipped, sequences,
+    scale_log2, value_scale, window, piece_tokens, pieces, table_stride, skipped, sequences,
     query_stride_t, query_stride_h, output_stride_t, output_stride_h,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
@@ -66,7 +74,7 @@ def mixed(  # noqa: PLR0917 - a kernel's arguments are positional
     seen_by_all = tl.where(stop - window <= begin, position + 1, begin)
     outputs, sums, saw = attend_stretch(
         q, key_cache, value_cache, block_tables + sequence.to(tl.int64) * table_stride, begin, end, seen_by_all,
-        first_seen, own, kv_head, scale_log2, KV_HEADS, DIM, DIM_PADDED, BLOCK_SIZE, ROWS, TILE,
+        first_seen, own, kv_head, scale_log2, value_scale, KV_HEADS, DIM, DIM_PADDED, BLOCK_SIZE, ROWS, TILE,
     )  # fmt: skip
     store_rows(
         outputs, sums, saw, output, partial, piece_sums, row_valid, own < piece_tokens, token, head, piece, pieces,
@@ -104,6 +112,7 @@ class Mixed:
     def attend(self, query: Tensor, key_cache: Tensor, value_cache: Tensor, output: Tensor) -> None:
         """query `[tokens, heads, dim]` -> `output`, the same shape, of which all but the skipped rows are written."""
         layout, shape, heads = self.layout, self.shape, query.shape[1]
+        scales = scales_of(shape, key_cache)
         launch = launch_on(self.target, table_name("mixed", query, key_cache), padded_dim(shape.head_dim))
         group = heads // shape.kv_heads
         rows = max(launch.blocks["ROWS"], padded(group))
@@ -114,7 +123,8 @@ class Mixed:
         mixed[(tiles * shape.kv_heads, pieces.count)](
             query, key_cache, value_cache, layout.block_tables, layout.context_lens, layout.query_start, output,
             left.partial, left.sums,
-            shape.scale * LOG2_E, self.window, pieces.tokens, pieces.count, layout.block_tables.stride(0),
+            shape.scale * scales.key * LOG2_E, scales.value,
+            self.window, pieces.tokens, pieces.count, layout.block_tables.stride(0),
             self.skipped, sequences,
             query.stride(0), query.stride(1), output.stride(0), output.stride(1),
             KV_HEADS=shape.kv_heads, GROUP=group, DIM=shape.head_dim, DIM_PADDED=padded_dim(shape.head_dim),

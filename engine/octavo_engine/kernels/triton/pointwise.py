@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo_engine.kernels.attention import UNSCALED, CacheScales
 from octavo_engine.kernels.pointwise import HeadNorms, PointwiseKernels, StoreHeads
 from octavo_engine.kernels.triton.kv_write import as_stored
 from octavo_engine.kernels.triton.targets import Target, launch_on
@@ -53,10 +54,13 @@ def gate_row(both, out, both_stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr)
 
 @triton.jit
 def turn_heads(  # noqa: PLR0917
-    heads, cos, sin, slots, query_norm, key_norm, queries, keys, values, eps,
+    heads, cos, sin, slots, query_norm, key_norm, queries, keys, values, eps, key_scale, value_scale,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """Some heads of one token. Halves turn against each other, so they are loaded as two tiles `[HEADS, HALF]`."""
+    """Some heads of one token. Halves turn against each other, so they are loaded as two tiles `[HEADS, HALF]`.
+
+    Keys and values of 8 bits are divided by their scales when they are stored.
+    """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     column = tl.arange(0, HALF)
@@ -76,11 +80,12 @@ def turn_heads(  # noqa: PLR0917
     turned_right = second * _row(cos + angle + DIM // 2, narrow) + first * _row(sin + angle + DIM // 2, narrow)
 
     slot = tl.load(slots + token)
-    _store(queries, token * QUERY_HEADS + head, column, turned_left, turned_right, inside & is_query[:, None], DIM)
+    _store(queries, token * QUERY_HEADS + head, column, turned_left, turned_right, 1.0, inside & is_query[:, None], DIM)
     is_key = (head >= QUERY_HEADS) & (head < QUERY_HEADS + KV_HEADS)
-    _store(keys, slot * KV_HEADS + head - QUERY_HEADS, column, turned_left, turned_right, inside & is_key[:, None], DIM)
+    key = slot * KV_HEADS + head - QUERY_HEADS
+    _store(keys, key, column, turned_left, turned_right, key_scale, inside & is_key[:, None], DIM)
     value = slot * KV_HEADS + head - (QUERY_HEADS + KV_HEADS)
-    _store(values, value, column, left, right, inside & is_value[:, None], DIM)
+    _store(values, value, column, left, right, value_scale, inside & is_value[:, None], DIM)
 
 
 @triton.jit
@@ -95,11 +100,11 @@ def _norm_weight(query_norm, key_norm, column, mask, is_query):
 
 
 @triton.jit
-def _store(target, head, column, left, right, mask, DIM: tl.constexpr):  # noqa: PLR0917
+def _store(target, head, column, left, right, scale, mask, DIM: tl.constexpr):  # noqa: PLR0917
     """Both halves `[HEADS, HALF]` of heads, each in the row that `head` says."""
     place = target + head[:, None] * DIM + column[None, :]
-    tl.store(place, as_stored(left, target), mask=mask)
-    tl.store(place + DIM // 2, as_stored(right, target), mask=mask)
+    tl.store(place, as_stored(left, scale, target), mask=mask)
+    tl.store(place + DIM // 2, as_stored(right, scale, target), mask=mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +152,16 @@ class Pointwise:
         half = triton.next_power_of_2(cos.shape[-1] // 2)
         launch = launch_on(self.target, "turn_heads", half)
 
-        def store_heads(heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor]) -> Tensor:
+        def store_heads(
+            heads: Tensor, norms: HeadNorms | None, cache: tuple[Tensor, Tensor], scales: CacheScales = UNSCALED
+        ) -> Tensor:
             (tokens, count, dim), kv_heads = heads.shape, cache[0].shape[2]
             assert all(tensor.is_contiguous() for tensor in (heads, *cache))
             query_heads = count - 2 * kv_heads
             query_norm, key_norm, eps = (None, None, 0.0) if norms is None else (norms.query, norms.key, norms.eps)
             queries = torch.empty((tokens, query_heads, dim), dtype=heads.dtype, device=heads.device)
             turn_heads[(tokens, triton.cdiv(count, launch.blocks["HEADS"]))](
-                heads, cos, sin, slots, query_norm, key_norm, queries, *cache, eps,
+                heads, cos, sin, slots, query_norm, key_norm, queries, *cache, eps, *scales,
                 QUERY_HEADS=query_heads, KV_HEADS=kv_heads, DIM=dim, HALF=half, **launch.arguments,
             )  # fmt: skip
             return queries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.name_patterns import EVERYTHING, within
 from octavo_engine.model.quantization import Packing, Quantization, Rule, Scheme
-from octavo_engine.model.quantization_methods.facts import group_size, one_of
+from octavo_engine.model.quantization_methods.facts import few, group_size, one_of
 
 PACKINGS = {"gemm": Packing.AWQ_GEMM, "gemv": Packing.AWQ_GEMV}
 GEMV_GROUPS = (32, 64)  # and any from 128 on: others have no defined width of their zero points
@@ -21,7 +21,9 @@ def read(config: Fields) -> Quantization:
     if packing is Packing.AWQ_GEMV and group is not None and group < 128:
         one_of(config, "group_size", group, GEMV_GROUPS)
     scheme = Scheme(packing, bits, group, zero_points=config.flag("zero_point", True))
-    plain = [within(name) for name in (*NEVER, *config.words("modules_to_not_convert")) if name]
+    named = config.words("modules_to_not_convert")
+    few(config, "modules_to_not_convert", len(named))
+    plain = [within(name) for name in (*NEVER, *named) if name]
     return Quantization("awq", (*(Rule(names, None) for names in plain), Rule(EVERYTHING, scheme)))
 
 

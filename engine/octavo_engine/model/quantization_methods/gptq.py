@@ -12,7 +12,7 @@ from octavo_engine.errors import ModelUnsupported
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.name_patterns import EVERYTHING, exactly, like, within
 from octavo_engine.model.quantization import Packing, Quantization, Rule, Scheme
-from octavo_engine.model.quantization_methods.facts import group_size, one_of
+from octavo_engine.model.quantization_methods.facts import few, group_size, one_of, soon_matched
 
 PACKINGS = {"gptq": Packing.GPTQ, "gptq_v2": Packing.GPTQ_V2}
 BITS = (2, 3, 4, 8)
@@ -53,10 +53,13 @@ def _changed(scheme: Scheme, fields: Fields) -> Scheme:
 
 def _exceptions(config: Fields, scheme: Scheme) -> Iterator[Rule]:
     dynamic = config.section("dynamic")
-    for pattern in dynamic.values:
-        names = like(pattern[2:] if pattern.startswith(("+:", "-:")) else pattern)
-        changes = dynamic.section(pattern)
-        yield Rule(names, None if pattern.startswith("-:") else _changed(scheme, changes))
+    few(config, "dynamic", len(dynamic.values))
+    expressions = [pattern[2:] if pattern.startswith(("+:", "-:")) else pattern for pattern in dynamic.values]
+    patterns = [like(expression) for expression in expressions]
+    soon_matched(config, "dynamic", patterns)
+    for key, names in zip(dynamic.values, patterns, strict=True):
+        changes = dynamic.section(key)
+        yield Rule(names, None if key.startswith("-:") else _changed(scheme, changes))
 
 
 def _chosen(config: Fields, scheme: Scheme) -> Iterator[Rule]:
@@ -67,6 +70,7 @@ def _chosen(config: Fields, scheme: Scheme) -> Iterator[Rule]:
         return
     if not isinstance(lists, list) or not all(isinstance(names, list) for names in lists):
         raise config.wrong("modules_in_block_to_quantize", lists, "must be a list of lists of names")
+    few(config, "modules_in_block_to_quantize", sum(map(len, lists)))
     for names in lists:
         yield from (Rule(within(str(name)), scheme) for name in names)
 
