@@ -220,6 +220,11 @@ class ServerConfig:
         "where a request says nothing of temperature, top_p and their like: auto: what the model's authors set"
         " (generation_config.json, or the GGUF file); off: OpenAI's defaults",
     )
+    embedding_pooling: Literal["auto", "last", "mean"] = option(
+        "auto",
+        "hidden states that an embedding is made of: that of the last token, or the mean of all; auto: as the"
+        " checkpoint's 1_Pooling/config.json says, else last",
+    )
     drain_seconds: float = option(
         45.0, "after SIGTERM, how long running requests may still take", minimum=0, maximum=3600
     )

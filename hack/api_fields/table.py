@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from octavo_engine.server.embeddings import EmbeddingBody
 from octavo_engine.server.fields import Body, Refused
 from octavo_engine.server.responses import ResponsesBody
 from octavo_engine.server.schemas import MAX_TOKENS, ChatBody, CompletionBody
@@ -48,6 +49,7 @@ class Table:
 TABLES = (
     Table("fields", (("chat", ChatBody), ("completions", CompletionBody))),
     Table("fields of responses", (("responses", ResponsesBody),)),
+    Table("fields of embeddings", (("embeddings", EmbeddingBody),)),
 )
 
 

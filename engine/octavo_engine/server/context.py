@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo_engine.async_engine import AsyncEngine
-from octavo_engine.request import RejectReason, Request
+from octavo_engine.request import Pooling, RejectReason, Request
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
@@ -30,6 +30,7 @@ class Context:
     forms: Forms  # that answers can be kept to
     formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
     share_prefixes: bool = False  # between callers with different keys
+    pooling: Pooling = Pooling.LAST  # how embeddings are made
     on_reject: Callable[[RejectReason], None] = lambda _: None
     on_refused: Callable[[Sequence[Request]], None] = lambda _: None  # whole bodies for which there was no room
     created: int = field(default_factory=lambda: int(time.time()))

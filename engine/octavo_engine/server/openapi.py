@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from octavo_engine.server.answer_schemas import ANSWERS, SCHEMAS
+from octavo_engine.server.embeddings import EmbeddingBody
 from octavo_engine.server.fields import Body
 from octavo_engine.server.responses import ResponsesBody
 from octavo_engine.server.schemas import (
@@ -42,6 +43,7 @@ _SAMPLING: dict[str, Json] = {
 _AS_WRITTEN: dict[type[Body], dict[str, Json]] = {
     ChatBody: _SAMPLING,
     CompletionBody: _SAMPLING | {"prompt": {"anyOf": [*_PROMPT["anyOf"], _PROMPTS]}},
+    EmbeddingBody: {"input": {"anyOf": [*_PROMPT["anyOf"], _PROMPTS]}},
     ResponsesBody: {
         "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
     },
@@ -52,6 +54,7 @@ POSTS: dict[str, tuple[type[Body], bool]] = {  # and whether it can answer with 
     "/v1/chat/completions": (ChatBody, True),
     "/v1/completions": (CompletionBody, True),
     "/v1/responses": (ResponsesBody, True),
+    "/v1/embeddings": (EmbeddingBody, False),
     "/tokenize": (TokenizeBody, False),
     "/detokenize": (DetokenizeBody, False),
 }

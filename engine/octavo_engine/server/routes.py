@@ -22,6 +22,7 @@ from octavo_engine.server.chunks import Chunks
 from octavo_engine.server.completion_tokens import Echo
 from octavo_engine.server.context import Context
 from octavo_engine.server.counted_chunks import CountedChunks
+from octavo_engine.server.embeddings import EmbeddingBody, EmbeddingWriter, embedding_requests
 from octavo_engine.server.fields import Body, parse_body
 from octavo_engine.server.forms import check_calls, hold_to_form, spec_of, thought_before
 from octavo_engine.server.intake import Caller, check_ids, make_requests
@@ -44,6 +45,7 @@ def build_routes(context: Context) -> APIRouter:
     router.add_api_route("/v1/chat/completions", routes.chat, methods=["POST"])
     router.add_api_route("/v1/completions", routes.completions, methods=["POST"])
     router.add_api_route("/v1/responses", routes.responses, methods=["POST"])
+    router.add_api_route("/v1/embeddings", routes.embeddings, methods=["POST"])
     router.add_api_route("/v1/models", routes.models, methods=["GET"])
     router.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
     router.add_api_route("/tokenize", routes.tokenize, methods=["POST"])
@@ -122,6 +124,17 @@ class Routes:
             return await self._answer(answering, writer.answer, writer if body.stream else None)
         except RequestError as error:
             raise in_our_names(error) from None
+
+    async def embeddings(self, request: Request) -> Response:
+        """Embed texts."""
+        posted = await self._read(request, EmbeddingBody)
+        body, caller, context = posted.body, self._caller("embd", request), self._context
+        requests = await posted.work(
+            lambda: embedding_requests(body, context.tokenizer, caller, context.limits, context.pooling)
+        )
+        writer = EmbeddingWriter(context.model_name, body, requests)
+        answering = Answering(context.engine, requests, request.receive)
+        return await self._answer(answering, writer.answer, None)
 
     async def models(self) -> dict[str, Any]:
         """The one model there is."""

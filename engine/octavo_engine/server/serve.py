@@ -23,7 +23,9 @@ from octavo_engine.history.decisions import DecisionLog
 from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
 from octavo_engine.model.architecture import ModelSpec
+from octavo_engine.model.pooling_config import read_pooling
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
+from octavo_engine.request import Pooling
 from octavo_engine.server.app import build_app
 from octavo_engine.runtime import host
 from octavo_engine.server.auth import KeyRing
@@ -79,6 +81,7 @@ def serve(
     report.phase("imports", imported - began)
     with report.timed("tokenizer"):
         tokenizer = load_tokenizer(config.model, server.chat_template)
+    pooling = pooling_of(server, config.model)
     assembly = build(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
     report.built(assembly, config)
     if defaults := str(sampling_defaults(server, assembly.spec)):
@@ -90,6 +93,7 @@ def serve(
         recorder=recorder,
         report=report,
         tokenizer=tokenizer,
+        pooling=pooling,
         assembly=assembly,
         keys=keys,
         api_socket=api_socket,
@@ -110,6 +114,7 @@ class Parts:
     recorder: Reporting
     report: StartupReport
     tokenizer: Tokenizer
+    pooling: Pooling
     assembly: Assembly
     keys: KeyRing
     api_socket: socket.socket
@@ -227,6 +232,7 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         forms=Forms(parts.tokenizer, {*assembly.spec.eos_ids, *parts.tokenizer.eos_ids}),
         formats=Formats.of(parts.tokenizer.chat_template, server.tool_call_parser, server.reasoning_parser),
         share_prefixes=config.prefix_cache_scope == "server",
+        pooling=parts.pooling,
         on_reject=parts.metrics.rejected,
         on_refused=parts.recorder.refused,
     )
@@ -235,6 +241,13 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
 def sampling_defaults(server: ServerConfig, spec: ModelSpec) -> SamplingDefaults:
     """What holds for a request that does not say."""
     return spec.sampling if server.generation_config == "auto" else OPENAI
+
+
+def pooling_of(server: ServerConfig, model: str) -> Pooling:
+    """How embeddings are made; raises ModelUnsupported where the checkpoint's authors make them in another way."""
+    if server.embedding_pooling != "auto":
+        return Pooling(server.embedding_pooling)
+    return read_pooling(model) or Pooling.LAST
 
 
 def model_name(settings: ServeSettings) -> str:

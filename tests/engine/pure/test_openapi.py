@@ -19,6 +19,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": MESSAGES},
     "/v1/completions": {"model": "m", "prompt": "hi"},
     "/v1/responses": {"model": "m", "input": "hi"},
+    "/v1/embeddings": {"model": "m", "input": "hi"},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [1]},
 }

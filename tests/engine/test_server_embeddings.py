@@ -1,0 +1,172 @@
+"""Embeddings over HTTP: their forms, their order, their limits; and whoever goes away leaves nothing behind."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types import embedding_create_params
+
+from octavo_engine.history.timeline import State
+from octavo_engine.request import FinishReason, Pooling
+from octavo_engine.server.embeddings import EmbeddingBody, embedding_requests
+from octavo_engine.server.fields import parse_body
+from octavo_engine.server.intake import Caller
+from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from scripted_server import ScriptedServer, scripted_server, until
+
+EMBEDDINGS = "/v1/embeddings"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2_gguf: Path) -> Tokenizer:
+    return load_tokenizer(str(smollm2_gguf))
+
+
+@pytest.fixture(scope="module")
+def server(tokenizer: Tokenizer) -> Iterator[ScriptedServer]:
+    with scripted_server(tokenizer) as server:
+        yield server
+
+
+def expected(tokens: int) -> list[float]:
+    """That of the last token in a text of so many: the scripted state is its place, and 10."""
+    length = math.hypot(tokens - 1, 10)
+    return [(tokens - 1) / length, 10 / length]
+
+
+INPUTS: list[tuple[Any, list[int]]] = [
+    ("Two plus two", [3]),
+    (["one", "Two plus two", "one"], [1, 3, 1]),
+    ([345, 678], [2]),
+    ([[345], [345, 678, 9], [12] * 100], [1, 3, 100]),
+]
+
+
+@pytest.mark.parametrize(("texts", "counts"), INPUTS, ids=str)
+def test_each_text_has_its_own_in_order(server: ScriptedServer, texts: Any, counts: list[int]) -> None:
+    answer = server.post(EMBEDDINGS, input=texts).json()
+    assert (answer["object"], answer["model"]) == ("list", "scripted")
+    assert answer["usage"] == {"prompt_tokens": sum(counts), "total_tokens": sum(counts)}
+    assert [(item["object"], item["index"]) for item in answer["data"]] == [
+        ("embedding", index) for index in range(len(counts))
+    ]
+    for item, tokens in zip(answer["data"], counts, strict=True):
+        assert item["embedding"] == pytest.approx(expected(tokens), abs=1e-6)
+
+
+def test_in_base64_they_are_little_endian_floats_of_32_bits(server: ScriptedServer) -> None:
+    plain = server.post(EMBEDDINGS, input=["one", "Two plus two"], encoding_format="float").json()["data"]
+    packed = server.post(EMBEDDINGS, input=["one", "Two plus two"], encoding_format="base64").json()["data"]
+    for one, other in zip(plain, packed, strict=True):
+        assert list(struct.unpack("<2f", base64.b64decode(other["embedding"]))) == one["embedding"]
+
+
+def test_the_mean_is_of_all_tokens_however_they_were_cut(server: ScriptedServer, tokenizer: Tokenizer) -> None:
+    body = parse_body(EmbeddingBody, {"model": "m", "input": [[12] * 100]})
+    caller = Caller(name="x", arrival=0.0, namespace="")
+    limits = replace(server.context.limits, timeout_seconds=1e12, queue_seconds=1e12)
+    (request,) = embedding_requests(body, tokenizer, caller, limits, Pooling.MEAN)
+    server.call(_read(server, request))
+    length = math.hypot(4950, 1000)
+    assert request.reading.direction().tolist() == pytest.approx([4950 / length, 1000 / length])
+    assert server.timeline("x-0") is not None
+
+
+async def _read(server: ScriptedServer, request: Any) -> None:
+    async for _ in server.engine.submit(request):
+        pass
+
+
+def test_it_ends_when_it_is_computed_and_its_timeline_says_so(server: ScriptedServer) -> None:
+    server.post(EMBEDDINGS, input=[[12] * 100])
+    request = server.recorder.ended[-1]
+    assert (request.finish_reason, request.num_output) == (FinishReason.LENGTH, 0)
+    told = server.timeline(request.id)
+    assert told is not None
+    assert (told.state, told.why, told.first_token) == (State.FINISHED, "length", None)
+    assert State.PREFILL in {span.state for span in told.spans()}
+    assert State.DECODE not in {span.state for span in told.spans()}
+
+
+def test_prefixes_are_those_of_the_same_salt(server: ScriptedServer) -> None:
+    def cached(**salt: str) -> int:
+        server.post(EMBEDDINGS, input=[[50] * 40], **salt)
+        return server.recorder.ended[-1].num_cached
+
+    assert [cached(), cached(), cached(cache_salt="a"), cached(cache_salt="a")] == [0, 32, 0, 32]
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"input": ["x"] * 17}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": [""]}, "input"),
+        ({"input": [[]]}, "input"),
+        ({"input": [[1, -2]]}, "input[0]"),
+        ({"input": [["x"]]}, "input[0]"),
+        ({"input": [[10**6]]}, "input"),
+        ({"input": [[7] * 129]}, "input"),
+        ({"input": {"text": "x"}}, "input"),
+        ({"input": "x", "dimensions": 256}, "dimensions"),
+        ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
+        ({"input": "x", "priority": 3}, "priority"),
+        ({"input": "x", "stream": True}, "stream"),
+        ({}, "input"),
+    ],
+)
+def test_what_is_wrong_is_named_and_reaches_no_engine(
+    server: ScriptedServer, extra: dict[str, Any], param: str
+) -> None:
+    before = server.engine.arrivals
+    reply = server.post(EMBEDDINGS, **extra)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    assert server.engine.arrivals == before
+
+
+def test_sixteen_texts_are_taken_at_once(server: ScriptedServer) -> None:
+    answer = server.post(EMBEDDINGS, input=[[20 + index] * (index + 1) for index in range(16)]).json()
+    for index, item in enumerate(answer["data"]):
+        assert item["embedding"] == pytest.approx(expected(index + 1), abs=1e-6)
+
+
+def test_each_field_that_the_official_client_knows_is_known() -> None:
+    names = set(embedding_create_params.EmbeddingCreateParams.__annotations__)
+    assert names == {"input", "model", "dimensions", "encoding_format", "user"}
+    assert names <= set(EmbeddingBody.model_fields) | set(EmbeddingBody.unsupported)
+    parse_body(EmbeddingBody, {"model": "m", "input": "x", "dimensions": None, "user": "u", "encoding_format": None})
+
+
+def test_a_full_queue_takes_none_of_them(tokenizer: Tokenizer) -> None:
+    with scripted_server(tokenizer, max_waiting=4) as server:
+        reply = server.post(EMBEDDINGS, input=["x"] * 5)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (429, "queue_full")
+        assert server.post(EMBEDDINGS, input=["x"] * 4).status_code == 200
+
+
+def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer) -> None:
+    with scripted_server(tokenizer, max_num_seqs=2) as server:
+        server.model.gate.clear()
+        content = json.dumps({"model": "scripted", "input": [[9] * 100] * 4}).encode()
+        head = f"POST {EMBEDDINGS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(content)}\r\n\r\n"
+        connection = socket.create_connection(server.address, timeout=20)
+        connection.sendall(head.encode() + content)
+        until(lambda: server.engine.arrivals == 4, "all four arrive")
+        connection.close()
+        until(lambda: server.engine._cancelled or server.idle(), "it is noticed")
+        server.model.gate.set()
+        until(server.idle, "blocks are free, nothing runs, nothing waits")
+        until(lambda: len(server.recorder.ended) == 4, "each ends once")
+        assert FinishReason.ABORT in {request.finish_reason for request in server.recorder.ended}
+        assert server.post(EMBEDDINGS, input="still there").status_code == 200
