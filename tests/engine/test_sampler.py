@@ -100,6 +100,22 @@ def test_repetition_penalty_pushes_known_tokens_down_whatever_their_sign():
     assert sample([-9, -9, -1.0, -1.05], request([2], temperature=0.0, repetition_penalty=1.2)) == 3
 
 
+@pytest.mark.parametrize("penalty", [1e-30, 1e-310, 5e-324])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_penalty_of_nearly_nothing_is_no_fault(penalty: float, temperature: float) -> None:
+    """It favours what was there before without end; of several such tokens, one is taken."""
+    item = request([2, 3], temperature=temperature, repetition_penalty=penalty, seed=1)
+    (drawn,) = Sampler(eos_ids=[EOS]).sample(torch.tensor([[9.0, 9.0, 1.0, 1.0, -1.0]]), [item]).wait()
+    assert drawn.error is None
+    assert drawn.token_id in (2, 3)
+
+
+def test_a_logit_that_was_none_before_a_penalty_is_a_fault_still() -> None:
+    item = request([2], temperature=0.0, repetition_penalty=1e-310)
+    (drawn,) = Sampler(eos_ids=[EOS]).sample(torch.tensor([[9.0, 9.0, math.inf, 1.0]]), [item]).wait()
+    assert drawn.error is not None
+
+
 def test_presence_and_frequency_count_the_output_only():
     logits = [0.0, 1.0, 0.9, 0.0]
     assert sample(logits, request([1, 1], temperature=0.0, presence_penalty=0.5)) == 1

@@ -66,8 +66,7 @@ class Sampler:
         if params.repetition_penalty != 1.0:
             (seen,) = to_device([np.array(sorted(set(request.tokens)))], row.device)
             values = row[seen]
-            penalty = params.repetition_penalty
-            row[seen] = torch.where(values > 0, values / penalty, values * penalty)
+            row[seen] = _repeated(values, params.repetition_penalty)
         if (params.presence_penalty or params.frequency_penalty) and request.num_output:
             used, counts = to_device(np.unique(np.array(request.output_ids), return_counts=True), row.device)
             row[used] -= params.presence_penalty + params.frequency_penalty * counts
@@ -106,6 +105,13 @@ class Sampler:
             return float(torch.rand((), generator=self._shared, dtype=torch.float64))
         self._seeded.manual_seed(((request.params.seed + 1) * _MIX + request.num_tokens) & _MASK)
         return float(torch.rand((), generator=self._seeded, dtype=torch.float64))
+
+
+def _repeated(values: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Logits of tokens that were there before. One of nearly 0 makes a number as large as numbers get, and no fault."""
+    most = torch.finfo(values.dtype).max
+    changed = torch.where(values > 0, values / penalty, values * penalty).clamp(-most, most)
+    return torch.where(values.isinf(), values, changed)  # what was none before stays one
 
 
 def likeliest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
