@@ -21,9 +21,11 @@ import pytest
 import prometheus_server
 from boards import rules
 from cluster_tools import wait_for
+from cpu_limited import cpu_limited
 from node import config, model
 from octavo_engine.bench.command import bench
 from octavo_engine.diagnosis.scrape import Between, Scrape
+from octavo_engine.doctor.command import doctor
 from prometheus_server import Prometheus, hastened, hastened_text, static_job, wait_state
 from serving_process import ServingProcess, serving_process
 
@@ -38,7 +40,14 @@ FLAGS = (
     "--max-waiting-requests=24",
     "--kv-cache-memory-bytes=16000000",  # 43 blocks: a few answers of 400 tokens take each other's
 )
-LOAD = ("--concurrency=4", "--requests=32", "--input-tokens=64", "--output-tokens=24", "--warmup=2")
+REQUESTS, WARM_UP, OUTPUT = 20, 2, 16
+LOAD = (
+    "--concurrency=4",
+    f"--requests={REQUESTS}",
+    f"--warmup={WARM_UP}",
+    "--input-tokens=64",
+    f"--output-tokens={OUTPUT}",
+)
 HISTOGRAMS = {"octavo_time_to_first_token_seconds": "ttft", "octavo_inter_token_latency_seconds": "itl"}
 SHARES = {0.5: "p50", 0.9: "p90"}
 
@@ -101,10 +110,10 @@ def test_quantiles_agree_within_a_bucket(seen: Seen) -> None:
 
 
 def test_counts_agree_exactly(seen: Seen) -> None:
-    whole = 32 + 2
-    assert seen.summary["whole"] == 32
+    whole = REQUESTS + WARM_UP
+    assert seen.summary["whole"] == REQUESTS
     assert seen.own.increase("octavo_time_to_first_token_seconds_count") == whole
-    assert seen.own.increase("octavo_generation_tokens_total") == 24 * whole
+    assert seen.own.increase("octavo_generation_tokens_total") == OUTPUT * whole
     for metric in ("octavo_generation_tokens_total", "octavo_time_to_first_token_seconds_count"):
         assert seen.prometheus.value(metric) == seen.own.after.total(metric)
 
@@ -188,6 +197,18 @@ def test_every_duration_of_the_rules_is_shortened() -> None:
 
 def _lasts_minutes(text: str) -> bool:
     return any(f"{digit}{unit}{end}" in f"{text} " for digit in "0123456789" for unit in "mh" for end in "]:) ")
+
+
+def test_a_cpu_limit_is_what_the_doctor_names_first(seen: Seen) -> None:
+    """The kernel's own, on the real process: the engine counts the periods in which it stood still."""
+    out = StringIO()
+    with cpu_limited(seen.engine.process.pid, share=0.3), crowd(seen.engine.url, a_second=5):
+        assert doctor([seen.engine.management_url, "--seconds=4", "--json"], out) == 0
+    first = json.loads(out.getvalue())["findings"][0]
+    assert first["limiter"] == "cpu", out.getvalue()
+    assert "of the scheduler's periods" in first["evidence"]
+    assert first["advice"].startswith("raise resources.limits.cpu")
+    wait_for(lambda: seen.engine.load()["running"] == 0, 30, "an engine at rest")
 
 
 class Crowd:

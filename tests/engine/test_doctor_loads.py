@@ -103,7 +103,7 @@ def test_an_idle_engine_waits_for_its_clients(tight: ServingProcess) -> None:
 
 
 def test_full_batches_make_a_queue_and_top_says_the_same(tight: ServingProcess) -> None:
-    with clients(tight, 12, prompt=8, answer=30, reason="batch_full"):
+    with clients(tight, 8, prompt=8, answer=24, reason="batch_full"):
         first = told(tight)[0]
         out = StringIO()
         assert top([f"--url={tight.management_url}", "--once", "--interval=0.5"], out, {}) == 0
@@ -117,7 +117,7 @@ def test_full_batches_make_a_queue_and_top_says_the_same(tight: ServingProcess) 
 
 
 def test_prompts_that_find_no_blocks_are_limited_by_the_cache(tight: ServingProcess) -> None:
-    with clients(tight, 6, prompt=300, answer=40, reason="kv_full"):
+    with clients(tight, 4, prompt=300, answer=12, reason="kv_full"):
         found = finding(told(tight), "kv")
     assert "wait for blocks" in found["evidence"]
     assert "--kv-cache-memory-bytes" in found["advice"]
@@ -130,6 +130,7 @@ def test_prompts_computed_again_and_again_are_told_beside_the_switch_that_is_off
     assert found["advice"] == "start it with --enable-prefix-caching"
 
 
+@pytest.mark.soak
 def test_steps_are_bounded_by_what_the_exported_roofline_says(tight: ServingProcess) -> None:
     with clients(tight, 1, prompt=8, answer=200):
         last = told(tight)[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -10,6 +11,8 @@ import yaml
 import prometheus_server
 from cluster_tools import wait_for
 from node import config
+from octavo_engine.explain.fetching import NoAnswer
+from octavo_engine.explain.replicas import Replicas
 from operator_process import OperatorProcess, Services
 from prometheus_server import DOCUMENT, documented_jobs
 
@@ -86,6 +89,22 @@ def test_annotations_are_enough_where_no_pod_monitor_is_wanted(cluster: config.S
     assert not monitors["annotated"]["spec"].get("podMetricsEndpoints")
     assert monitors["plain"]["spec"]["podMetricsEndpoints"]
     assert services.condition("annotated", "MonitoringConfigured")["reason"] == "PodMonitorNotWanted"
+
+
+def test_replicas_are_reached_through_a_real_kubectl(
+    cluster: config.Settings, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `octavo top --service` does it: each ready pod's management port, forwarded, and let go of afterwards."""
+    monkeypatch.setenv("PATH", str(config.HACK), prepend=os.pathsep)
+    services.apply("reached", replicas=2)
+    services.wait_ready("reached", replicas=2)
+    options = (f"--kubeconfig={cluster.admin_kubeconfig}", f"--namespace={services.namespace}")
+    with Replicas("reached", options) as replicas:
+        ports = replicas.refresh()
+        assert sorted(ports) == sorted(services.pods("reached"))
+        assert {port.json("load")["model_name"] for port in ports.values()} == {"fake"}
+    with pytest.raises(NoAnswer):
+        next(iter(ports.values())).json("load")
 
 
 def test_the_operator_exports_what_status_says(services: Services, operator: OperatorProcess) -> None:

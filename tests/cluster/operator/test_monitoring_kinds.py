@@ -40,7 +40,7 @@ def test_the_kinds_are_used_when_they_appear(
         for path in files:
             kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
             _wait_served(path.stem.partition("_")[2])
-    services.wait_condition("unwatched", "MonitoringConfigured", "PodMonitorApplied", timeout=400)
+    services.wait_condition("unwatched", "MonitoringConfigured", "PodMonitorApplied", timeout=150)
     for kind in CHILDREN:
         assert services.get(kind, "unwatched"), kind
     assert not operator.unexpected_lines()
