@@ -61,7 +61,8 @@ TALKS: dict[str, list[Any]] = {
 
 @pytest.fixture(scope="module")
 def templates(clients: Clients) -> dict[str, str]:
-    return clients.templates() | clients.run_python("mistral_templates.py", NOWHERE)
+    of_mistral: dict[str, str] = clients.run_python("mistral_templates.py", NOWHERE)
+    return clients.templates() | of_mistral
 
 
 @pytest.fixture(scope="module")
