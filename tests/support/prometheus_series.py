@@ -43,6 +43,7 @@ def engine_series() -> dict[str, Series]:
     metrics.engine_info(version="0")
     metrics.cache_info(block_size="16")
     metrics.server_state(lambda: dict.fromkeys(State, 0.0))
+    metrics.forms_kept(lambda: 0.0)
     metrics.cpu_periods(lambda: (0, 0))
     return series_of(registry)
 
