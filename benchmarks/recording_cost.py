@@ -1,4 +1,5 @@
-"""What it costs to record: metrics, timelines and the log of decisions, in processor time of the stepping thread.
+"""What it costs to record: metrics, timelines and the log of decisions, in processor time of the stepping thread; and
+the access log and traces, in that of the event loop, with what their threads do later.
 
     python benchmarks/recording_cost.py [--json FILE]
 
@@ -10,17 +11,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from prometheus_client import CollectorRegistry
+from starlette.datastructures import Headers
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.history.decisions import DecisionLog
 from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
 from octavo_engine.request import EventKind, FinishReason, Request, SamplingParams, Status, WaitReason
+from octavo_engine.server.access_log import JsonAccessLog, facts, written_line
+from octavo_engine.server.exchange import Exchange
 from octavo_engine.server.reporting import Reporting
+from octavo_engine.server.traces import Traces
 
 ROUNDS, TIMES, STREAMS = 15, 2_000, 256
 
@@ -46,6 +53,37 @@ def measured() -> Iterator[tuple[str, float]]:
     yield "    with --log-decisions", per_call(lambda: logged.step(decodes, 0.01), 100) / STREAMS
     yield "a request: its lines, admission and end", per_call(lambda: _life(plain))
     yield "    with --log-decisions, its two lines", per_call(lambda: _life(logged))
+    yield from _of_exchanges()
+
+
+def _of_exchanges() -> Iterator[tuple[str, float]]:
+    """What the event loop does at the end of an HTTP request, and the threads that write and send."""
+    ended = _exchange()
+    access = JsonAccessLog(_Nowhere(), model="m", waiting=1_000_000)
+    yield "an HTTP request's line in the access log", per_call(lambda: access(ended))
+    line = 0.0, facts(ended, "m")
+    yield "    written, by its thread", per_call(lambda: written_line(line))
+    traces = Traces(_Sink(), "m")
+    yield "an HTTP request's trace, with its stretches", per_call(lambda: traces(ended), 200)
+    traces.close()
+
+
+def _exchange() -> Exchange:
+    """One that is over, and had one choice."""
+    request, headers = _request(), Headers({"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"})
+    _live(reporting(), request)
+    made = Exchange(
+        method="POST", path="/v1/chat/completions", client="10.0.0.1", headers=headers, x_request_id="a" * 32, began=0.0
+    )
+    made.requests, made.status, made.ended = [request], 200, 0.8
+    return made
+
+
+class _Sink(SpanExporter):
+    """A collector that is there and keeps nothing."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:  # noqa: ARG002 (the library's)
+        return SpanExportResult.SUCCESS
 
 
 def reporting(decisions: DecisionLog | None = None) -> Reporting:
@@ -84,7 +122,10 @@ def _decoding() -> Request:
 
 def _life(to: Reporting) -> None:
     """What the engine notes and reports of one request that waited, was computed in one step, and ended."""
-    made = _request()
+    _live(to, _request())
+
+
+def _live(to: Reporting, made: Request) -> None:
     made.note(0.1, EventKind.SUBMITTED)
     made.note(0.2, EventKind.QUEUED)
     made.note(0.5, EventKind.ADMITTED, tokens=16)

@@ -249,6 +249,17 @@ class ServerConfig:
     metrics_compat: Literal["none", "vllm"] = option(
         "none", "export the metrics a second time under the names of vllm, for boards and alerts that are made for it"
     )
+    access_log: Literal["json", "text", "none"] = option(
+        "json",
+        "a line for each request when it is over, with ids, timings and token counts, no content: json: on standard"
+        " output; text: in the ordinary log",
+    )
+    log_client_addresses: bool = option(False, "and the address that it came from, which may be a person's")
+    otlp_traces_endpoint: str | None = option(
+        None,
+        "URL that traces of requests are sent to, by OTLP over HTTP, such as http://collector:4318/v1/traces; needs the"
+        " extra otel; default: what OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT says, if set",
+    )
     log_decisions: bool = option(
         False, "write each decision of the scheduler to standard output, one line of JSON with ids and reasons, no text"
     )
@@ -366,6 +377,32 @@ def serve_parser(prog: str = "octavo serve") -> argparse.ArgumentParser:
 def read_cpu_kernels(environment: Mapping[str, str]) -> str:
     """OCTAVO_CPU_KERNELS: "auto" (the best this processor runs), a target's name, or "off"."""
     return environment.get("OCTAVO_CPU_KERNELS") or "auto"
+
+
+def read_traces_endpoint(flag: str | None, environment: Mapping[str, str]) -> str | None:
+    """Where traces are sent to, if anywhere: the flag's URL, else that of OpenTelemetry's own variables.
+
+    Raises InvalidConfiguration for what is no URL, and for a protocol that is not spoken.
+    """
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    own, shared = (environment.get(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT", "").strip() for name in ("TRACES_", ""))
+    url = flag or own or (shared and f"{shared.rstrip('/')}/v1/traces")
+    if not url:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise InvalidConfiguration(
+            "where traces are sent to (--otlp-traces-endpoint, OTEL_EXPORTER_OTLP_ENDPOINT) must be a URL of http or"
+            " https"
+        )
+    protocols = (environment.get(f"OTEL_EXPORTER_OTLP_{name}PROTOCOL", "").strip() for name in ("TRACES_", ""))
+    protocol = next(filter(None, protocols), "http/protobuf")
+    if flag is None and protocol != "http/protobuf":
+        raise InvalidConfiguration(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}, but traces are sent by http/protobuf; name the collector's"
+            " HTTP port by --otlp-traces-endpoint, or leave the variables out"
+        )
+    return url
 
 
 def read_environment(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -170,6 +170,22 @@ def test_a_live_request_has_a_timeline(client: openai.OpenAI, server: ServingPro
     server.until(lambda: timeline(server, document["id"])["why"] == "abort", "its end is told")
 
 
+def test_an_answer_has_a_line_in_the_access_log_of_the_process(client: openai.OpenAI, server: ServingProcess) -> None:
+    answer = client.completions.create(model="smollm2", prompt="Xylophone sonata", max_tokens=3)
+
+    def told() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in server.output.splitlines() if line.startswith('{"time":')]
+        return [line for line in lines if line["id"] == answer.id]
+
+    server.until(told, "the line is written")
+    (line,) = told()
+    assert (line["status"], line["finish_reason"], line["output_tokens"]) == (200, "length", 3)
+    assert answer.usage is not None
+    assert line["prompt_tokens"] == answer.usage.prompt_tokens
+    assert timeline(server, answer.id)["x_request_id"] == line["x_request_id"]
+    assert "Xylophone" not in server.output
+
+
 def test_decisions_are_logged_with_the_ids_that_clients_see_and_without_words(
     client: openai.OpenAI, server: ServingProcess
 ) -> None:
@@ -250,6 +266,14 @@ def test_an_answer_is_parsed_into_the_class_that_it_was_asked_for(client: openai
     )
     assert answer.choices[0].finish_reason == "stop"
     assert isinstance(answer.choices[0].message.parsed, Person)
+
+
+def test_a_response_is_parsed_into_the_class_that_it_was_asked_for(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(
+        model="smollm2", input=ABOUT, text_format=Person, temperature=0, max_output_tokens=300
+    )
+    assert answer.status == "completed"
+    assert isinstance(answer.output_parsed, Person)
 
 
 def test_a_stream_of_json_equals_the_plain_answer(client: openai.OpenAI) -> None:

@@ -27,6 +27,7 @@ from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
+from octavo_engine.server.exchange import Watcher
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
 from octavo_engine.server.listeners import Listener, api_listener, bind, url_of
@@ -41,11 +42,13 @@ DEADLINE_SECONDS = 20.0
 
 @dataclass
 class ScriptedModel:
-    """Says `script` token by token. Steps wait for `gate`; `failing` names requests that go wrong."""
+    """Says `script` token by token. Steps wait for `gate`; `failing` names requests that go wrong, and `fault` says of
+    any why it gets no token, or None."""
 
     script: list[int]
     gate: threading.Event = field(default_factory=threading.Event)
     failing: set[str] = field(default_factory=set)
+    fault: Callable[[Request], str | None] = lambda _: None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
@@ -60,8 +63,8 @@ class ScriptedModel:
 
     def _sample(self, request: Request) -> Sampled:
         token = self.script[request.num_output % len(self.script)]
-        if request.id in self.failing:
-            return Sampled(token, error="scripted failure")
+        if why := "scripted failure" if request.id in self.failing else self.fault(request):
+            return Sampled(token, error=why)
         if request.params.logprobs is None:
             return Sampled(token)
         others = tuple(TokenLogprob(token + i, -0.5 - i) for i in range(request.params.logprobs))
@@ -89,6 +92,7 @@ def score(tokens: Sequence[int], place: int, width: int) -> ScoredToken:
     likeliest = tokens[place] if place % 4 == 0 else tokens[place] + 100
     top = tuple((likeliest + other, -0.25 - other) for other in range(width))
     return ScoredToken(-0.25, 1, top) if place % 4 == 0 else ScoredToken(-8.0 - place, 9, top)
+
 
 class Recorder:
     """Keeps what the engine reports, and passes it on to the history."""
@@ -187,14 +191,16 @@ def scripted_server(
     max_waiting: int = 64,
     timeout: float = 60.0,
     queue_timeout: float = 60.0,
+    on_end: Watcher = lambda _: None,
+    runner: Runner | None = None,
     **engine: Any,
 ) -> Iterator[ScriptedServer]:
-    """A running server; `engine` are fields of EngineConfig."""
+    """A running server; `engine` are fields of EngineConfig. `runner`: in the place of the scripted model."""
     config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
     model, history = ScriptedModel.of(tokenizer), History()
     recorder = Recorder(history)
     async_engine = AsyncEngine(
-        engine_around(model, tokenizer, recorder, config),
+        engine_around(runner or model, tokenizer, recorder, config),
         max_waiting_requests=max_waiting,
         max_waiting_prompt_tokens=100_000,
         on_reject=recorder.rejected.append,
@@ -219,6 +225,7 @@ def scripted_server(
         formats=Formats.of(tokenizer.chat_template),
         on_reject=recorder.rejected.append,
         on_refused=history.refused,
+        on_end=on_end,
     )
     async_engine.start()
     lifecycle.serving()

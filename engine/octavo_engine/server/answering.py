@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
@@ -17,7 +18,9 @@ from octavo_engine.request import Request
 from octavo_engine.server.answers import Json, best, merge, usage
 from octavo_engine.server.event_stream import EventStream, event
 from octavo_engine.server.generation import generate
-from octavo_engine.server.replies import Refusal, refusal_of
+from octavo_engine.server.replies import Refusal, fault, refusal_of
+
+log = logging.getLogger(__name__)
 
 Write = Callable[[Sequence[Delta], Json], Json]  # from choices and token counts to a plain answer
 
@@ -47,7 +50,7 @@ class Answering:
         self._engine = engine
         self.requests = requests
         self._receive = receive
-        self._copies, self._kept = copies, kept
+        self.copies, self._kept = copies, kept
 
     async def plain(self, write: Write) -> Response:
         """Wait for all choices and send what `write` makes of them and of the token counts."""
@@ -56,17 +59,20 @@ class Answering:
             async for deltas in arrivals:
                 for index, delta in deltas:
                     parts[index].append(delta)
-        choices = best([merge(part) for part in parts], self._copies, self._kept)
+        choices = best([merge(part) for part in parts], self.copies, self._kept)
         if any(request.reading is not None for request in self.requests):  # there may be thousands of numbers to write
             return await asyncio.to_thread(lambda: JSONResponse(write(choices, self._usage())))
         return JSONResponse(write(choices, self._usage()))
 
-    async def stream(self, events: Events) -> Response:
-        """Send choices as they grow. An error before the first delta is an ordinary error reply, raised here."""
-        written = self._written(events)
+    async def stream(self, events: Events, on_error: Callable[[str], None] = lambda _: None) -> Response:
+        """Send choices as they grow. An error before the first delta is an ordinary error reply, raised here.
+
+        A later one is the stream's last event, and `on_error` is told its code.
+        """
+        written = self._written(events, on_error)
         return EventStream(await anext(written), written)
 
-    async def _written(self, events: Events) -> AsyncGenerator[bytes, None]:
+    async def _written(self, events: Events, on_error: Callable[[str], None]) -> AsyncGenerator[bytes, None]:
         opening = events.opening(len(self.requests))
         opened = False
         try:
@@ -77,10 +83,22 @@ class Answering:
                         yield pieces if opened else opening + pieces
                         opened = True
             yield events.closing(self._usage())
-        except (Refusal, OctavoError) as error:
+        except Exception as error:
             if not opened:
                 raise
-            yield event((error if isinstance(error, Refusal) else refusal_of(error)).body)
+            refusal = self._last_words(error)
+            on_error(refusal.why)
+            yield event(refusal.body)
+
+    def _last_words(self, error: Exception) -> Refusal:
+        """What a stream ends with that cannot go on."""
+        if isinstance(error, Refusal):
+            return error
+        if isinstance(error, OctavoError):
+            return refusal_of(error)
+        name = self.requests[0].x_request_id
+        log.error("request %s failed while its answer was written", name, exc_info=error)
+        return fault(name)
 
     def _usage(self) -> Json:
-        return usage(self.requests, self._copies)
+        return usage(self.requests, self.copies)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 import uuid
@@ -19,13 +18,13 @@ from octavo_engine.errors import OctavoError, RequestError
 from octavo_engine.request import RejectReason
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
-from octavo_engine.server.replies import Refusal, refusal_of
+from octavo_engine.server.exchange import Exchange, Watcher
+from octavo_engine.server.replies import Refusal, fault, refusal_of
 from octavo_engine.server.routes import build_routes
-
-log = logging.getLogger("octavo.access")
 
 OPEN_PATHS = frozenset({"/health"})  # everything else, known or not, needs a key
 MAX_HEADERS = 100
+KEY_DIGITS = 8  # of a key's digest, by which the access log names it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -50,7 +49,7 @@ def build_app(context: Context) -> ASGIApp:
     app.add_exception_handler(OctavoError, failed)
     app.add_exception_handler(HTTPException, _unknown_route)
     app.add_exception_handler(Exception, _broken)
-    return Gate(app, context.keys, last_reply=lambda: _is_last(context))
+    return Gate(app, context.keys, last_reply=lambda: _is_last(context), on_end=context.on_end)
 
 
 def _is_last(context: Context) -> bool:
@@ -68,35 +67,37 @@ async def _unknown_route(_: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, _: Exception) -> Response:
     """A fault of ours. The log has the traceback under the id that the client sees."""
-    message = f"an internal error ended this request; its id is {request.state.request_id}"
-    return Refusal(500, message, "server_error", code="internal_error").response()
+    return fault(request.state.request_id).response()
 
 
 class Gate:
-    """Counts headers, gives ids, checks keys and logs. What it decides depends on the decoded path alone.
+    """Counts headers, gives ids, checks keys, and tells `on_end` of each request when it is over. What it decides
+    depends on the decoded path alone.
 
     While requests wait, each reply is its connection's last: a client that keeps connections would otherwise queue here
     for as long as they live, beside a new replica that is idle. So it is while the server drains.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, last_reply: Callable[[], bool]) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, last_reply: Callable[[], bool], on_end: Watcher) -> None:
         self._app = app
         self._keys = keys
         self._last_reply = last_reply
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what may pass."""
         if scope["type"] != "http":
             return
-        began, status = time.monotonic(), 0
+        began = time.monotonic()
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        exchange = Exchange.of(scope, headers, x_request_id=request_id, began=began)
+        scope["state"] = {"exchange": exchange}
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                exchange.status = message["status"]
                 reply = MutableHeaders(scope=message)
                 reply["x-request-id"] = request_id
                 if self._last_reply():
@@ -108,13 +109,14 @@ class Gate:
             if isinstance(namespace, Refusal):
                 await namespace.response()(scope, receive, send_with_id)
                 return
-            scope["state"] = {"arrival": began, "namespace": namespace, "request_id": request_id}
+            exchange.key = namespace[:KEY_DIGITS]
+            scope["state"] |= {"arrival": began, "namespace": namespace, "request_id": request_id}
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
-            pass  # it went away while it was sending its body
+            exchange.leave()  # while it was sending its body
         finally:
-            seconds = time.monotonic() - began
-            log.info("%s %s %r %d %.3f s", request_id, scope["method"], scope["path"][:256], status, seconds)
+            exchange.ended = time.monotonic()
+            self._on_end(exchange)
 
     def _admit(self, path: str, headers: Headers) -> str | Refusal:
         """The caller's namespace, or why there is none."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.request import Pooling, RejectReason, Request
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.exchange import Watcher
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
 from octavo_engine.server.tools import Formats
@@ -33,4 +34,5 @@ class Context:
     pooling: Pooling = Pooling.LAST  # how embeddings are made
     on_reject: Callable[[RejectReason], None] = lambda _: None
     on_refused: Callable[[Sequence[Request]], None] = lambda _: None  # whole bodies for which there was no room
+    on_end: Watcher = lambda _: None  # of each request, however it ended
     created: int = field(default_factory=lambda: int(time.time()))

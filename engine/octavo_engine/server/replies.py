@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fastapi.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestError
+from octavo_engine.server.exchange import exchange_of
 
 MAX_MESSAGE_CHARACTERS = 800
 DRAINING_RETRY_SECONDS = 1  # another replica is a connection away
@@ -29,9 +31,34 @@ class Refusal(Exception):
         message = printable(self.message, MAX_MESSAGE_CHARACTERS)
         return {"error": {"message": message, "type": self.type, "param": self.param, "code": self.code}}
 
+    @property
+    def why(self) -> str:
+        """In one word, for the access log and traces."""
+        return self.code or self.type
+
     def response(self) -> JSONResponse:
         """The whole reply."""
-        return JSONResponse(self.body, status_code=self.status, headers=self.headers)
+        return ErrorReply(self)
+
+
+class ErrorReply(JSONResponse):
+    """A refusal on its way to the client. Its exchange learns why on the way, wherever it was refused."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.body, status_code=refusal.status, headers=refusal.headers)
+        self._why = refusal.why
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        if (exchange := exchange_of(scope)) is not None:
+            exchange.fail(self._why)
+        await super().__call__(scope, receive, send)
+
+
+def fault(request_id: str) -> Refusal:
+    """What a client is told of a fault of ours. The log has the traceback, and this id."""
+    message = f"an internal error ended this request; its id is {request_id}"
+    return Refusal(500, message, "server_error", code="internal_error")
 
 
 def refusal_of(error: OctavoError) -> Refusal:

@@ -23,6 +23,7 @@ from octavo_engine.server.completion_tokens import Echo
 from octavo_engine.server.context import Context
 from octavo_engine.server.counted_chunks import CountedChunks
 from octavo_engine.server.embeddings import EmbeddingBody, EmbeddingWriter, embedding_requests
+from octavo_engine.server.exchange import Exchange
 from octavo_engine.server.fields import Body, parse_body
 from octavo_engine.server.forms import check_calls, hold_to_form, spec_of, thought_before
 from octavo_engine.server.intake import Caller, check_ids, make_requests
@@ -121,7 +122,7 @@ class Routes:
             reader = reading.reader(f"{caller.name}-0")
             writer = ResponseWriter(caller.name, self._context.model_name, body, reader)
             answering = Answering(self._context.engine, requests, request.receive)
-            return await self._answer(answering, writer.answer, writer if body.stream else None)
+            return await self._answer(request, answering, writer.answer, writer if body.stream else None)
         except RequestError as error:
             raise in_our_names(error) from None
 
@@ -134,7 +135,7 @@ class Routes:
         )
         writer = EmbeddingWriter(context.model_name, body, requests)
         answering = Answering(context.engine, requests, request.receive)
-        return await self._answer(answering, writer.answer, None)
+        return await self._answer(request, answering, writer.answer, None)
 
     async def models(self) -> dict[str, Any]:
         """The one model there is."""
@@ -224,12 +225,15 @@ class Routes:
         chunks = Chunks(writer, {"usage": None} if body.include_usage else {})
         if body.continuous_usage:
             chunks = CountedChunks(writer, requests, body.copies)
-        return await self._answer(answering, writer.answer, chunks if body.stream else None)
+        return await self._answer(posted.request, answering, writer.answer, chunks if body.stream else None)
 
-    async def _answer(self, answering: Answering, write: Write, events: Events | None) -> Response:
+    async def _answer(self, request: Request, answering: Answering, write: Write, events: Events | None) -> Response:
         """Streamed if there are `events` to write, else plain."""
+        exchange: Exchange = request.state.exchange
+        exchange.requests, exchange.copies = answering.requests, answering.copies
+        exchange.streams = events is not None
         try:
-            return await (answering.plain(write) if events is None else answering.stream(events))
+            return await (answering.plain(write) if events is None else answering.stream(events, exchange.fail))
         except (Overloaded, Draining):
             if answering.requests[0].events[-1].what is EventKind.REJECTED:  # else taken, and dismissed by the drain
                 self._context.on_refused(answering.requests)

@@ -26,8 +26,8 @@ from octavo_engine.model.architecture import ModelSpec
 from octavo_engine.model.pooling_config import read_pooling
 from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.request import Pooling
-from octavo_engine.server.app import build_app
 from octavo_engine.runtime import host
+from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
 from octavo_engine.server.intake import Limits
@@ -42,12 +42,13 @@ from octavo_engine.server.tools import Formats
 from octavo_engine.server.warm_up import warm_up
 from octavo_engine.server.watchdog import Limits as StepLimits
 from octavo_engine.server.watchdog import Watchdog
+from octavo_engine.server.watchers import Watchers, open_watchers
 from octavo_engine.structured import Forms
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from octavo_engine.vllm_names import VllmNames
 
 log = logging.getLogger(__name__)
 
-from octavo_engine.vllm_names import VllmNames
 
 def serve(
     settings: ServeSettings,
@@ -70,6 +71,7 @@ def serve(
     if server.metrics_compat == "vllm":
         registry.register(VllmNames(metrics.series))
     lifecycle.estimate = metrics.estimated_queue_seconds
+    watchers = open_watchers(server, lifecycle.model_name, environment, sys.stdout)
     lifecycle.limit = OwnLook(metrics.series).limit
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
@@ -96,12 +98,18 @@ def serve(
         pooling=pooling,
         assembly=assembly,
         keys=keys,
+        watchers=watchers,
+        forms=open_forms(tokenizer, assembly.spec, metrics),
         api_socket=api_socket,
     )
     try:
         return asyncio.run(run(parts))
     finally:
         assembly.close()
+        parts.forms.close()
+        watchers.close()
+        if decisions is not None:
+            decisions.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +125,8 @@ class Parts:
     pooling: Pooling
     assembly: Assembly
     keys: KeyRing
+    watchers: Watchers
+    forms: Forms
     api_socket: socket.socket
 
 
@@ -229,13 +239,21 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         keys=parts.keys,
         lifecycle=parts.lifecycle,
         max_body_bytes=server.max_body_bytes,
-        forms=Forms(parts.tokenizer, {*assembly.spec.eos_ids, *parts.tokenizer.eos_ids}),
+        forms=parts.forms,
         formats=Formats.of(parts.tokenizer.chat_template, server.tool_call_parser, server.reasoning_parser),
         share_prefixes=config.prefix_cache_scope == "server",
         pooling=parts.pooling,
         on_reject=parts.metrics.rejected,
         on_refused=parts.recorder.refused,
+        on_end=parts.watchers.tell,
     )
+
+
+def open_forms(tokenizer: Tokenizer, spec: ModelSpec, metrics: Metrics) -> Forms:
+    """What compiles the forms of answers, and tells the metrics of it."""
+    forms = Forms(tokenizer, {*spec.eos_ids, *tokenizer.eos_ids}, tried=True, on_asked=metrics.form)
+    metrics.forms_kept(lambda: forms.kept_bytes)
+    return forms
 
 
 def sampling_defaults(server: ServerConfig, spec: ModelSpec) -> SamplingDefaults:
