@@ -24,6 +24,7 @@ from serving_process import ServingProcess, serving_process
 
 pytestmark = pytest.mark.engine
 
+LOOKING_SECONDS = 30.0
 TIGHT = (
     "--served-model-name=m",
     "--threads=1",
@@ -96,6 +97,18 @@ def finding(findings: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return found[0]
 
 
+def found_in_time(server: ServingProcess, name: str, *flags: str) -> dict[str, Any]:
+    """The finding, as soon as a look has it: on a busy machine a second may hold too little to say so."""
+    looks: list[list[dict[str, Any]]] = []
+
+    def named() -> bool:
+        looks.append(told(server, *flags))
+        return any(item["limiter"] == name for item in looks[-1])
+
+    server.until(named, f"the doctor names {name}", LOOKING_SECONDS)
+    return finding(looks[-1], name)
+
+
 def test_an_idle_engine_waits_for_its_clients(tight: ServingProcess) -> None:
     (only,) = told(tight, seconds=0.3)
     assert only["limiter"] == "load"
@@ -117,15 +130,15 @@ def test_full_batches_make_a_queue_and_top_says_the_same(tight: ServingProcess) 
 
 
 def test_prompts_that_find_no_blocks_are_limited_by_the_cache(tight: ServingProcess) -> None:
-    with clients(tight, 4, prompt=300, answer=12, reason="kv_full"):
-        found = finding(told(tight), "kv")
+    with clients(tight, 5, prompt=300, answer=24, reason="kv_full"):
+        found = found_in_time(tight, "kv")
     assert "wait for blocks" in found["evidence"]
     assert "--kv-cache-memory-bytes" in found["advice"]
 
 
 def test_prompts_computed_again_and_again_are_told_beside_the_switch_that_is_off(tight: ServingProcess) -> None:
     with clients(tight, 1, prompt=400, answer=1):
-        found = finding(told(tight), "prefix")
+        found = found_in_time(tight, "prefix")
     assert "prompt tokens were found" in found["evidence"]
     assert found["advice"] == "start it with --enable-prefix-caching"
 
@@ -146,7 +159,7 @@ def test_steps_are_bounded_by_what_the_exported_roofline_says(tight: ServingProc
 
 def test_a_large_batch_is_told_where_tokens_come_slower_than_they_should(tight: ServingProcess) -> None:
     with clients(tight, 4, prompt=8, answer=60):
-        found = finding(told(tight, "--inter-token-seconds=0.001"), "batch")
+        found = found_in_time(tight, "batch", "--inter-token-seconds=0.001")
     assert "P99 between two tokens is" in found["evidence"]
     assert found["advice"].startswith(("lower --max-num-seqs to ", "lower --max-num-batched-tokens from 2,048"))
 
