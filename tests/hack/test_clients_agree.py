@@ -6,17 +6,17 @@ import itertools
 import socket
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clients_agree import table
-from clients_agree.answers import Answer, figures, middle, of_guidellm, of_octavo, of_vllm
+from clients_agree.answers import Answer, Times, figures, middle, of_guidellm, of_octavo, of_vllm
 from clients_agree.clients import ClientFailed, _all
 from clients_agree.loads import LOADS, PACED, REAL, guidellm_flags, octavo_flags
-from clients_agree.wire import Packet, Watcher, first_tokens, parsed, port_filter
+from clients_agree.wire import Exchange, Packet, Watcher, exchanges, parsed, port_filter
 from cpu_figures import client as vllm
 from cpu_figures.loads import Load as VllmLoad
 from octavo_engine.bench.settings import BenchSettings
@@ -69,42 +69,47 @@ def test_all_clients_words_become_the_same_answers() -> None:
 
 
 def test_figures_are_of_one_definition() -> None:
-    found = figures(ANSWERS, [0.2, 0.45])
-    assert (found.first_p50, found.per_token_p50, found.whole_p50) == (0.375, 0.375, 1.875)
+    found = figures(ANSWERS, [Exchange(5.0, 5.2, 6.2), Exchange(5.5, 5.95, 7.75)])
+    assert found.client == Times(first=0.375, per_token=0.375, whole=1.875)
     assert found.tokens_per_second == pytest.approx(10 / 3)
-    assert found.on_the_wire == pytest.approx(0.325)
-    assert found.beyond_the_wire == pytest.approx(0.05)
+    assert found.wire is not None
+    assert asdict(found.wire) == pytest.approx({"first": 0.325, "per_token": 0.35, "whole": 1.725})
 
 
 def test_other_requests_on_the_wire_than_the_client_tells_are_an_error() -> None:
-    with pytest.raises(ValueError, match="2 answers, 3 requests on the wire"):
-        figures(ANSWERS, [0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="2 answers, 1 on the wire"):
+        figures(ANSWERS, [Exchange(5.0, 5.2, 6.2)])
+    with pytest.raises(ValueError, match="0 answers, nobody watched"):
+        figures([], None)
 
 
 def test_the_middle_of_rounds_knows_no_wire_where_one_of_them_does_not() -> None:
-    one, two, three = (figures(ANSWERS, wire) for wire in ([0.1, 0.1], [0.2, 0.2], [0.4, 0.4]))
-    assert middle([one, two, three]).on_the_wire == pytest.approx(0.2)
-    assert middle([one, two, figures(ANSWERS, None)]).on_the_wire is None
+    rounds = [figures(ANSWERS, [Exchange(0.0, first, 2.0)] * 2) for first in (0.1, 0.2, 0.4)]
+    found = middle(rounds)
+    assert found.wire is not None
+    assert found.wire.first == pytest.approx(0.2)
+    assert middle([*rounds, figures(ANSWERS, None)]).wire is None
 
 
-def test_clients_agree_within_five_percent_of_ours() -> None:
-    ours = figures(ANSWERS, [0.37, 0.37])
-    clients = {
-        "octavo bench": ours,
-        "late": replace(ours, first_p50=ours.first_p50 * 1.04),
-        "later": replace(ours, first_p50=ours.first_p50 * 1.07),
+def test_a_client_agrees_that_tells_what_its_packets_say() -> None:
+    ours = figures(ANSWERS, [Exchange(0.0, 0.37, 1.87)] * 2)
+    late = replace(ours, client=replace(ours.client, first=0.37 * 1.07))
+    found = {
+        (each.client, each.figure): each for each in table.differences("a load", {"octavo bench": ours, "late": late})
     }
-    found = {(each.client, each.figure): each for each in table.differences("a load", clients)}
-    assert len(found) == 2 * len(table.COMPARED) + 1
-    assert found["the wire", "first_p50"].share == pytest.approx(0.37 / 0.375 - 1)
-    assert found["late", "first_p50"].agrees
-    assert not found["later", "first_p50"].agrees
-    assert table.words(found["later", "first_p50"]) == "a load, later, first p50: +7.0%: NOT WITHIN 5%"
-    assert table.nearest_to_the_wire(clients) == "octavo bench"
-    assert table.nearest_to_the_wire({"octavo bench": figures(ANSWERS, None)}) is None
+    assert len(found) == 6
+    assert found["octavo bench", "first"].share == pytest.approx(0.375 / 0.37 - 1)
+    assert found["octavo bench", "first"].agrees
+    assert str(found["late", "first"]) == "a load, late, first: +7.00% of the wire: NOT WITHIN 5%"
+    assert table.differences("a load", {"octavo bench": figures(ANSWERS, None)}) == []
+
+
+def test_a_table_has_the_wires_times_in_brackets() -> None:
+    clients = {"octavo bench": figures(ANSWERS, [Exchange(0.0, 0.37, 1.87)] * 2), "blind": figures(ANSWERS, None)}
     rows = table.table("a load", clients).splitlines()
     assert len({row.count("|") for row in rows}) == 1
-    assert "| octavo bench | 3.3 | 375.0 | 497.5 | 370.0 | 5.00 | 375.00 | 1,875 |" in rows
+    assert "| octavo bench | 8 | 3.3 | 375.0 [370.0] | 497.5 | 375.0 [375.0] | 1,875.0 [1,870.0] |" in rows
+    assert "| blind | 8 | 3.3 | 375.0 | 497.5 | 375.0 | 1,875.0 |" in rows
 
 
 def test_short_answers_and_missing_ones_are_errors() -> None:
@@ -151,7 +156,7 @@ def test_a_segment_is_read_whatever_its_options() -> None:
     assert parsed(packet(40_000, PORT, b"hello", protocol=17), 1.5) is None
 
 
-def test_a_first_token_is_from_the_requests_first_packet_to_the_first_event() -> None:
+def test_an_exchange_is_from_the_requests_first_packet_over_the_first_event_to_the_last() -> None:
     post, body = b"POST /v1/completions HTTP/1.1\r\n", b'{"prompt": "x"}'
     seen = [
         Packet(1.0, 40_000, PORT, b"POST /tokenize HTTP/1.1\r\n"),
@@ -166,7 +171,7 @@ def test_a_first_token_is_from_the_requests_first_packet_to_the_first_event() ->
         Packet(4.0, 40_000, PORT, post + body),  # the connection is kept
         Packet(4.25, PORT, 40_000, b"data: {}\n\n"),
     ]
-    assert first_tokens(seen, PORT) == pytest.approx([1.0, 0.5, 0.25])
+    assert exchanges(seen, PORT) == [Exchange(2.0, 3.0, 3.1), Exchange(2.2, 2.7, 2.7), Exchange(4.0, 4.25, 4.25)]
 
 
 def test_the_filter_is_a_program_of_whole_steps_that_ends() -> None:
@@ -193,8 +198,8 @@ def test_packets_of_one_port_are_seen_with_the_kernels_time() -> None:
         finally:
             for thread in threads:
                 thread.join(10)
-    (seen,) = watcher.first_tokens()
-    assert 0.1 <= seen <= waited[0], "no sooner than it was answered, no later than it was read"
+    (seen,) = watcher.exchanges()
+    assert 0.1 <= seen.first - seen.asked <= waited[0], "no sooner than it was answered, no later than it was read"
 
 
 def _answer_one(listener: socket.socket, pause: float) -> None:

@@ -190,3 +190,8 @@ def test_the_picture_is_drawn_alike_from_like_figures(tmp_path: Path) -> None:
     assert drawn == (tmp_path / "b.svg").read_text(encoding="utf-8")
     assert all(table.name(words.ENGLISH, way) in drawn for way in WAYS)
     assert "Inter-token latency, P99" in drawn
+
+
+def test_bars_on_a_logarithmic_scale_begin_below_the_lowest() -> None:
+    low, high = picture.made(CELLS).axes[1].get_ylim()
+    assert 0 < low < 30 < 160 < high

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Self
 
-from octavo_engine.bench.quantiles import Spread
+from octavo_engine.bench.quantiles import quantile
 
-MILLI = 1e-3
+from .wire import Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,49 +39,69 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Medians over the requests of a run."""
+
+    first: float  # from sending to the first token
+    per_token: float  # for each token after the first, on average
+    whole: float  # from sending to the last token
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Self:
+        """Of all of them."""
+        return cls(
+            first=median(answer.first_token for answer in answers),
+            per_token=median(answer.per_token for answer in answers),
+            whole=median(answer.last - answer.sent for answer in answers),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one run by one client, or the median of several. `on_the_wire` are the same first tokens, but from the
-    packet with the request to the packet with the first text; None where nobody could watch."""
+    """Of one run by one client, or the median of several. `wire` is of the same requests as packets: from the first one
+    of a request to the first and last with an event; None where nobody could watch."""
 
     requests: float
     prompt_tokens: float  # of a request, on average
     tokens_per_second: float
-    first_p50: float
     first_p99: float
-    per_token_p50: float
-    whole_p50: float
-    on_the_wire: float | None
-
-    @property
-    def beyond_the_wire(self) -> float | None:
-        """What the client adds to a first token: until its request is sent, and until it has seen what came."""
-        return None if self.on_the_wire is None else self.first_p50 - self.on_the_wire
+    client: Times
+    wire: Times | None
 
 
-def figures(answers: Sequence[Answer], wire: Sequence[float] | None) -> Figures:
-    """Raises ValueError without answers, or where another number of requests was on the wire."""
-    first = Spread.of(answer.first_token for answer in answers)
-    if first is None or (wire is not None and len(wire) != len(answers)):
-        raise ValueError(f"{len(answers)} answers, {wire if wire is None else len(wire)} requests on the wire")
-    seconds = max(answer.last for answer in answers) - min(answer.sent for answer in answers)
+def figures(answers: Sequence[Answer], seen: Sequence[Exchange] | None) -> Figures:
+    """Raises ValueError without answers, or where another number of requests was on the wire. All answers are equally
+    long."""
+    if not answers or (seen is not None and len(seen) != len(answers)):
+        raise ValueError(f"{len(answers)} answers, {'nobody watched' if seen is None else len(seen)} on the wire")
+    tokens, seconds = answers[0].tokens, max(it.last for it in answers) - min(it.sent for it in answers)
+    packets = [Answer(sent=it.asked, first=it.first, last=it.last, prompt_tokens=0, tokens=tokens) for it in seen or ()]
     return Figures(
         requests=len(answers),
         prompt_tokens=fmean(answer.prompt_tokens for answer in answers),
         tokens_per_second=sum(answer.tokens for answer in answers) / seconds,
-        first_p50=first.p50,
-        first_p99=first.p99,
-        per_token_p50=median(answer.per_token for answer in answers),
-        whole_p50=median(answer.last - answer.sent for answer in answers),
-        on_the_wire=None if wire is None else median(wire),
+        first_p99=quantile(sorted(answer.first_token for answer in answers), 0.99),
+        client=Times.of(answers),
+        wire=Times.of(packets) if packets else None,
     )
 
 
 def middle(runs: Sequence[Figures]) -> Figures:
     """The median of several, field by field."""
+    wires = [run.wire for run in runs if run.wire is not None]
+    return Figures(
+        requests=median(run.requests for run in runs),
+        prompt_tokens=median(run.prompt_tokens for run in runs),
+        tokens_per_second=median(run.tokens_per_second for run in runs),
+        first_p99=median(run.first_p99 for run in runs),
+        client=_middle([run.client for run in runs]),
+        wire=_middle(wires) if len(wires) == len(runs) else None,
+    )
+
+
+def _middle(runs: Sequence[Times]) -> Times:
     rows = [asdict(run) for run in runs]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    middles: dict[str, Any] = {name: None if None in column else median(column) for name, column in columns.items()}
-    return Figures(**middles)
+    return Times(**{name: median(row[name] for row in rows) for name in rows[0]})
 
 
 def of_octavo(document: Mapping[str, Any]) -> list[Answer]:

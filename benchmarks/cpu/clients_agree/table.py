@@ -1,23 +1,25 @@
-"""The clients beside each other, in Markdown, and whether they agree. Pure."""
+"""The clients beside each other, in Markdown, and whether they agree. Pure.
+
+Clients ask in turns, and none asks exactly when another did; and one that keeps a processor busy makes its own answers
+slow. So what is judged is each client beside the packets of its own requests: clients that agree with these tell the
+same of the same answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .answers import Figures
 
 WITHIN = 0.05
-"""Of ours."""
-
-COMPARED = ("tokens_per_second", "first_p50", "per_token_p50", "whole_p50")
-OURS, WIRE = "octavo bench", "the wire"
+OURS = "octavo bench"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of another client's figure from ours, as a share of ours."""
+    """Of a client's figure from that of its packets, as a share of the latter."""
 
     load: str
     client: str
@@ -29,57 +31,47 @@ class Difference:
         """Within what is allowed."""
         return abs(self.share) <= WITHIN
 
+    def __str__(self) -> str:
+        verdict = "" if self.agrees else f": NOT WITHIN {WITHIN:.0%}"
+        return f"{self.load}, {self.client}, {self.figure.replace('_', ' ')}: {self.share:+.2%} of the wire{verdict}"
+
 
 def differences(load: str, clients: Mapping[str, Figures]) -> list[Difference]:
-    """All of those that are compared; first of all with the wire, where somebody watched."""
-    ours = clients[OURS]
-    wire = (
-        [] if ours.on_the_wire is None else [Difference(load, WIRE, "first_p50", ours.on_the_wire / ours.first_p50 - 1)]
-    )
-    return wire + [
-        Difference(load, name, figure, getattr(theirs, figure) / getattr(ours, figure) - 1)
-        for name, theirs in clients.items()
-        if name != OURS
-        for figure in COMPARED
-    ]
-
-
-def nearest_to_the_wire(clients: Mapping[str, Figures]) -> str | None:
-    """Whose first tokens are nearest to those on the wire; None where nobody watched."""
-    added = {name: abs(it.beyond_the_wire) for name, it in clients.items() if it.beyond_the_wire is not None}
-    return min(added, key=lambda name: added[name]) if added else None
+    """All figures of all clients; none of those that nobody watched."""
+    found = []
+    for name, it in clients.items():
+        if it.wire is not None:
+            client, wire = asdict(it.client), asdict(it.wire)
+            found += [Difference(load, name, figure, client[figure] / wire[figure] - 1) for figure in client]
+    return found
 
 
 def table(load: str, clients: Mapping[str, Figures]) -> str:
-    """One row a client; milliseconds but for the rates."""
-    head = ("client", "tokens/s", "first token, P50", "P99", "the same on the wire, P50", "added by the client")
-    lines = [f"| {load}: {' | '.join(head)} | per token, P50 | whole answer, P50 |", "|---" + "|---:" * 7 + "|"]
+    """One row a client; milliseconds but for the rates, in brackets those on the wire."""
+    head = ("prompt", "tokens/s", "first token, P50", "P99", "per token, P50", "whole answer, P50")
+    lines = [f"| {load} | {' | '.join(head)} |", "|---" + "|---:" * len(head) + "|"]
     for name, it in clients.items():
-        wire = ("", "") if it.on_the_wire is None else (_ms(it.on_the_wire), f"{1e3 * (it.beyond_the_wire or 0):.2f}")
-        cells = (f"{it.tokens_per_second:.1f}", _ms(it.first_p50), _ms(it.first_p99), *wire)
-        lines.append(f"| {name} | {' | '.join(cells)} | {1e3 * it.per_token_p50:.2f} | {_ms(it.whole_p50)} |")
+        client = asdict(it.client)
+        wire = dict.fromkeys(client, "") if it.wire is None else _bracketed(asdict(it.wire))
+        first, per_token, whole = (f"{_ms(client[figure])}{wire[figure]}" for figure in client)
+        cells = (f"{it.prompt_tokens:.0f}", f"{it.tokens_per_second:.1f}", first, _ms(it.first_p99), per_token, whole)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def _bracketed(times: Mapping[str, float]) -> dict[str, str]:
+    return {figure: f" [{_ms(seconds)}]" for figure, seconds in times.items()}
+
+
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+    return f"{1e3 * seconds:,.2f}" if seconds < 0.1 else f"{1e3 * seconds:,.1f}"
 
 
-def words(difference: Difference) -> str:
-    """One line."""
-    verdict = "" if difference.agrees else f": NOT WITHIN {WITHIN:.0%}"
-    name = difference.figure.replace("_", " ")
-    return f"{difference.load}, {difference.client}, {name}: {difference.share:+.1%}{verdict}"
-
-
-def document(load: str, clients: Mapping[str, Figures], runs: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """For JSON: each run, and what was compared."""
+def document(load: str, clients: Mapping[str, Figures], runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
+    """For JSON: the medians, each run, and what was compared."""
     return {
         "load": load,
-        "runs": runs,
-        "nearest_to_the_wire": nearest_to_the_wire(clients),
-        "differences": [
-            {"client": each.client, "figure": each.figure, "share": each.share, "agrees": each.agrees}
-            for each in differences(load, clients)
-        ],
+        "medians": {name: asdict(it) for name, it in clients.items()},
+        "runs": {name: [asdict(run) for run in found] for name, found in runs.items()},
+        "differences": [asdict(each) | {"agrees": each.agrees} for each in differences(load, clients)],
     }

@@ -1,4 +1,4 @@
-"""First tokens as the kernel saw them: every packet of one port on loopback, with the time at which it arrived.
+"""Answers as the kernel saw them: every packet of one port on loopback, with the time at which it arrived.
 
 A third clock beside two clients': it neither waits for an event loop nor parses anything. Linux only, and it needs the
 right to open packet sockets (root, or CAP_NET_RAW).
@@ -33,21 +33,31 @@ class Packet:
     data: bytes
 
 
-def first_tokens(packets: Iterable[Packet], port: int) -> list[float]:
-    """Seconds from each request for a completion to the first event of its reply, in the order of the requests.
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request for a completion and its stream, by the kernel's clock: Unix seconds."""
 
-    A connection has one request under way at a time, which may come in several packets: the first one counts. On
-    loopback nothing is lost, so nothing is sent twice.
+    asked: float  # the request's first packet
+    first: float  # the first packet with an event
+    last: float  # the last one
+
+
+def exchanges(packets: Iterable[Packet], port: int) -> list[Exchange]:
+    """All of them, in the order in which they were asked.
+
+    A connection has one under way at a time. A request may come in several packets: the first one counts. On loopback
+    nothing is lost, so nothing is sent twice.
     """
-    asked: dict[int, float] = {}  # by the client's port
-    found: list[tuple[float, float]] = []
+    under_way: dict[int, list[float]] = {}  # by the client's port: when it was asked, and when events came
+    ended: list[list[float]] = []
     for packet in packets:
         if packet.target == port and packet.data.startswith(ASKED):
-            asked[packet.source] = packet.at
-        elif packet.source == port and packet.target in asked and TOLD in packet.data:
-            began = asked.pop(packet.target)
-            found.append((began, packet.at - began))
-    return [seconds for _, seconds in sorted(found)]
+            ended.append(under_way.pop(packet.source, []))
+            under_way[packet.source] = [packet.at]
+        elif packet.source == port and packet.target in under_way and TOLD in packet.data:
+            under_way[packet.target].append(packet.at)
+    times = [each for each in (*ended, *under_way.values()) if len(each) > 1]
+    return sorted((Exchange(each[0], each[1], each[-1]) for each in times), key=lambda it: it.asked)
 
 
 def parsed(packet: bytes, at: float) -> Packet | None:
@@ -105,9 +115,9 @@ class Watcher:
         self._thread.join()
         self._socket.close()
 
-    def first_tokens(self) -> list[float]:
-        """Of all requests so far; to be called after the block."""
-        return first_tokens(self._packets, self._port)
+    def exchanges(self) -> list[Exchange]:
+        """All so far; to be called after the block."""
+        return exchanges(self._packets, self._port)
 
     def _prepare(self) -> None:
         code = ctypes.create_string_buffer(port_filter(self._port))

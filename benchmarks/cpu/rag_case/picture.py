@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import published
 
@@ -28,30 +29,36 @@ INK = {
 
 def draw(cells: Mapping[Way, Cell], path: Path) -> None:
     """Writes the picture as SVG; equal results give equal bytes."""
+    published.save(made(cells), path, "make bench-rag")
+
+
+def made(cells: Mapping[Way, Cell]) -> Figure:
+    """The picture."""
     figure = published.figure(10, 6)
     above, below = figure.subplots(2, 2)
     firsts = {way: spread(cell.first_tokens) for way, cell in cells.items()}
     gaps = {way: spread(cell.gaps) for way, cell in cells.items()}
     _bars(above[0], ("P50", "P90", "P99"), {way: (it.p50, it.p90, it.p99) for way, it in firsts.items()})
     above[0].set(title="client: a question's first token", ylabel="s")
-    _bars(above[1], ("P50", "P99"), {way: (1e3 * it.p50, 1e3 * it.p99) for way, it in gaps.items()})
-    above[1].set(title="client: between two tokens of the others", ylabel="ms", yscale="log")
+    _bars(above[1], ("P50", "P99"), {way: (1e3 * it.p50, 1e3 * it.p99) for way, it in gaps.items()}, log=True)
+    above[1].set(title="client: between two tokens of the others", ylabel="ms")
     for axes, question, scale in zip(below, board.CURVES, ("linear", "log"), strict=True):
         _curves(axes, question, scale, cells)
     handles, labels = above[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-    published.save(figure, path, "make bench-rag")
+    return figure
 
 
-def _bars(axes: Axes, groups: Sequence[str], heights: Mapping[Way, Sequence[float]]) -> None:
+def _bars(axes: Axes, groups: Sequence[str], heights: Mapping[Way, Sequence[float]], *, log: bool = False) -> None:
     """One group for each percentile, in it one bar for each way."""
-    width = 0.8 / len(heights)
-    for place, (way, values) in enumerate(heights.items()):
+    width, values = 0.8 / len(heights), [*chain.from_iterable(heights.values())]
+    axes.set_yscale("log" if log else "linear")  # before its limits, of which it knows no zero
+    for place, (way, tops) in enumerate(heights.items()):
         at = [group + (place - (len(heights) - 1) / 2) * width for group in range(len(groups))]
-        bars = axes.bar(at, values, width * 0.92, color=INK[way], label=name(ENGLISH, way))
-        axes.bar_label(bars, labels=[_short(value) for value in values], fontsize=6, padding=1)
+        bars = axes.bar(at, tops, width * 0.92, color=INK[way], label=name(ENGLISH, way))
+        axes.bar_label(bars, labels=[_short(top) for top in tops], fontsize=6, padding=1)
     axes.set_xticks(range(len(groups)), groups)
-    axes.set_ylim(top=1.15 * max(chain.from_iterable(heights.values())))
+    axes.set_ylim((0.5 * min(values), 1.5 * max(values)) if log else (0, 1.15 * max(values)))
     axes.tick_params(length=0)
     axes.yaxis.set_minor_formatter("")
     axes.yaxis.set_major_formatter("{x:g}")
