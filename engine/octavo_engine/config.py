@@ -203,7 +203,31 @@ class ServerConfig:
     management_host: str = option("127.0.0.1", "address of metrics, probes and load")
     management_port: int = option(8001, "port of metrics, probes and load", minimum=0, maximum=65535)
     api_key: tuple[str, ...] = option((), "key that clients must send as a bearer token; repeatable")
-    api_key_file: str | None = option(None, "file with one key a line, read again when it changes")
+    api_key_file: str | None = option(
+        None, "file with one key a line, bare or as JSON with a name and limits; read again when it changes"
+    )
+    key_max_concurrent_requests: int | None = option(
+        None,
+        "requests of one key that may wait and run at once in this server; here and below the file of keys may say"
+        " otherwise for a key; default: no limit",
+        minimum=1,
+    )
+    key_requests_per_minute: int | None = option(
+        None, "requests that one key may begin in a minute; default: no limit", minimum=1
+    )
+    key_tokens_per_minute: int | None = option(
+        None, "tokens, of prompts and answers, that one key may use in a minute; default: no limit", minimum=1
+    )
+    cors_allow_origin: tuple[str, ...] = option(
+        (), "origin whose web pages may call the API, such as https://app.example.com, or * for any; repeatable"
+    )
+    tls_cert_file: str | None = option(
+        None, "PEM file with the API's certificate and its chain; read again when it changes; default: no TLS"
+    )
+    tls_key_file: str | None = option(None, "PEM file with the certificate's private key")
+    tls_client_ca_file: str | None = option(
+        None, "PEM file with the authorities that clients' certificates must come from; default: clients need none"
+    )
     chat_template: str | None = option(None, "file with a Jinja chat template, instead of the model's own")
     tool_call_parser: Literal["auto", "none", "hermes", "llama3", "mistral"] = option(
         "auto",
@@ -245,9 +269,14 @@ class ServerConfig:
         maximum=86400,
     )
     max_body_bytes: int = option(4 * 1024 * 1024, "longest request body", minimum=1024, maximum=256 * 1024 * 1024)
-    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")
-    metrics_compat: Literal["none", "vllm"] = option(
-        "none", "export the metrics a second time under the names of vllm, for boards and alerts that are made for it"
+    header_timeout_seconds: float = option(
+        10.0, "longest that a client may take to connect and send a request's head", minimum=0.1, maximum=3600
+    )
+    body_timeout_seconds: float = option(
+        30.0, "longest that a client may take to send a request's body", minimum=0.1, maximum=3600
+    )
+    write_timeout_seconds: float = option(
+        30.0, "longest that a client may leave its answer unread before it is cut off", minimum=0.1, maximum=3600
     )
     access_log: Literal["json", "text", "none"] = option(
         "json",

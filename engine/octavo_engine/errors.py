@@ -15,6 +15,7 @@ OctavoError
 ├── RequestError               the client's fault: answer 400 with `param`, nothing reached the engine
 │   └── PromptTooLong          the same, for a prompt that can never fit
 ├── Overloaded                 answer 429 with Retry-After: a later try may succeed
+│   └── RateLimited            the same for one API key, which has had its share
 ├── Draining                   answer 503 with Retry-After: another replica may take it
 ├── Interrupted                the same for an answer that was begun; a stream gets it as its last event
 ├── RequestFailed              answer 500 with the request's id: this request alone failed
@@ -98,6 +99,14 @@ class Overloaded(OctavoError):
         super().__init__(message)
         self.reason = reason
         self.retry_after = retry_after
+
+
+class RateLimited(Overloaded):
+    """This API key has had its share of the server. `kind` is what there were too many of: `requests` or `tokens`."""
+
+    def __init__(self, message: str, *, kind: str, reason: str, retry_after: int) -> None:
+        super().__init__(message, reason=reason, retry_after=retry_after)
+        self.kind = kind
 
 
 class Draining(OctavoError):

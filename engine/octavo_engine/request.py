@@ -50,6 +50,7 @@ class RejectReason(StrEnum):
     QUEUE_TOKENS_FULL = "queue_tokens_full"  # max_waiting_prompt_tokens
     INVALID = "invalid"  # 400: the client's fault
     DRAINING = "draining"
+    RATE_LIMITED = "rate_limited"  # its API key has had its share
 
 
 class FinishReason(StrEnum):

@@ -8,6 +8,7 @@ from octavo_engine import config as engine_config
 from octavo_engine import errors as engine_errors
 from octavo_operator import cel, engine_args
 from octavo_operator.causes import ENGINE_REASONS
+from octavo_operator.manifests import volumes
 from octavo_operator.spec import Engine, read_spec
 from operator_samples import resource
 
@@ -68,6 +69,23 @@ def test_as_many_ranks_are_known_as_accelerators_are_allowed():
 def test_keys_arrive_as_a_file():
     found = parsed(auth={"apiKeySecretRef": {"name": "keys", "key": "api-key"}})
     assert str(found.api_key_file) == f"{engine_args.KEYS_DIRECTORY}/{engine_args.KEYS_FILE}"
+
+
+def test_a_changed_secret_reaches_the_file_of_keys():
+    """The kubelet updates a directory as a whole; a file that is mounted by a subPath stays as it was."""
+    auth = {"apiKeySecretRef": {"name": "keys", "key": "api-key"}}
+    ((volume, mount),) = volumes.keys(read_spec(resource(auth=auth)))
+    assert "subPath" not in mount
+    assert parsed(auth=auth).api_key_file == f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}"
+
+
+@pytest.mark.parametrize(
+    "flag", ["tls-cert-file", "tls-key-file", "tls-client-ca-file", "cors-allow-origin", "key-tokens-per-minute"]
+)
+def test_flags_without_a_field_are_extra_arguments(flag):
+    assert not any(reserved.startswith(f"--{flag}") for reserved in cel.RESERVED_FLAGS)
+    found = parsed(engine={"extraArgs": [f"--{flag}=7"]})
+    assert getattr(found, flag.replace("-", "_")) in ("7", ["7"], 7)
 
 
 @pytest.mark.parametrize("name", ["-x", "--port=1", "a b", "模型", "a=b"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo_engine.server.app import OPEN_PATHS
+from octavo_engine.server.admission import OPEN_PATHS
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.routes import build_routes
 from octavo_engine.tokenizer import load_tokenizer
@@ -48,7 +48,16 @@ def test_every_route_but_the_open_ones_needs_a_key_for_every_method(server: Scri
 
 @pytest.mark.parametrize(
     "value",
-    ["", "Bearer", "Bearer wrong", "Basic first-key", "first-key", "Bearer first-key other-key", "Bearer é"],
+    [
+        "",
+        "Bearer",
+        "Bearer wrong",
+        "Basic first-key",
+        "first-key",
+        "Bearer first-key other-key",
+        "Bearer é",
+        "Bearer " + "k" * 30_000,
+    ],
 )
 def test_what_is_not_a_key(server: ScriptedServer, value: str) -> None:
     with server.client as client:

@@ -22,11 +22,14 @@ from octavo_engine.engine import Engine, Runner
 from octavo_engine.engine import Recorder as EngineRecorder
 from octavo_engine.history.recent import History
 from octavo_engine.history.timeline import Timeline
+from octavo_engine.metrics import Metrics
 from octavo_engine.prompt_reading import HiddenSum, PromptLogprobs, PromptReading, ScoredToken
 from octavo_engine.request import RejectReason, Request, Sampled, TokenLogprob
 from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.certificates import Certificates
 from octavo_engine.server.context import Context
+from octavo_engine.server.deadlines import DEFAULTS, Deadlines
 from octavo_engine.server.exchange import Watcher
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
@@ -95,21 +98,33 @@ def score(tokens: Sequence[int], place: int, width: int) -> ScoredToken:
 
 
 class Recorder:
-    """Keeps what the engine reports, and passes it on to the history."""
+    """Keeps what the engine reports, and passes it on to the history, and to the metrics where a test looks at them."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, metrics: Metrics | None = None) -> None:
         self.history = history
+        self.metrics = metrics
         self.ended: list[Request] = []
         self.rejected: list[RejectReason] = []
 
     def step(self, batch: Batch, seconds: float) -> None:
         self.history.step(batch, seconds)
+        if self.metrics is not None:
+            self.metrics.step(batch, seconds)
 
-    def token(self, request: Request, at: float) -> None: ...
+    def token(self, request: Request, at: float) -> None:
+        if self.metrics is not None:
+            self.metrics.token(request, at)
 
     def finished(self, request: Request, at: float) -> None:
         self.ended.append(request)
         self.history.finished(request, at)
+        if self.metrics is not None:
+            self.metrics.finished(request, at)
+
+    def reject(self, reason: RejectReason) -> None:
+        self.rejected.append(reason)
+        if self.metrics is not None:
+            self.metrics.rejected(reason)
 
 
 def engine_around(model: Runner, tokenizer: Tokenizer, recorder: EngineRecorder, config: EngineConfig) -> Engine:
@@ -191,6 +206,10 @@ def scripted_server(
     max_waiting: int = 64,
     timeout: float = 60.0,
     queue_timeout: float = 60.0,
+    deadlines: Deadlines = DEFAULTS,
+    certificates: Certificates | None = None,
+    origins: tuple[str, ...] = (),
+    metrics: Metrics | None = None,
     on_end: Watcher = lambda _: None,
     runner: Runner | None = None,
     **engine: Any,
@@ -198,12 +217,12 @@ def scripted_server(
     """A running server; `engine` are fields of EngineConfig. `runner`: in the place of the scripted model."""
     config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
     model, history = ScriptedModel.of(tokenizer), History()
-    recorder = Recorder(history)
+    recorder = Recorder(history, metrics)
     async_engine = AsyncEngine(
         engine_around(runner or model, tokenizer, recorder, config),
         max_waiting_requests=max_waiting,
         max_waiting_prompt_tokens=100_000,
-        on_reject=recorder.rejected.append,
+        on_reject=recorder.reject,
     )
     lifecycle = Lifecycle(model_name="scripted", max_num_seqs=config.max_num_seqs, engine=async_engine)
     context = Context(
@@ -221,15 +240,17 @@ def scripted_server(
         keys=keys or KeyRing(()),
         lifecycle=lifecycle,
         max_body_bytes=64 * 1024,
+        body_seconds=deadlines.body,
+        origins=origins,
         forms=Forms(tokenizer, tokenizer.eos_ids),
         formats=Formats.of(tokenizer.chat_template),
-        on_reject=recorder.rejected.append,
+        on_reject=recorder.reject,
         on_refused=history.refused,
         on_end=on_end,
     )
     async_engine.start()
     lifecycle.serving()
-    with _running(context, bind("--port", "127.0.0.1", 0)) as (url, call, listener):
+    with _running(context, bind("--port", "127.0.0.1", 0), deadlines, certificates) as (url, call, listener):
         try:
             yield ScriptedServer(url, context, async_engine, model, recorder, call, listener)
         finally:
@@ -238,8 +259,11 @@ def scripted_server(
 
 
 @contextmanager
-def _running(context: Context, bound: socket.socket) -> Iterator[tuple[str, Callable[[Any], Any], Listener]]:
-    url, listener, loop = url_of(bound), api_listener(build_app(context)), asyncio.new_event_loop()
+def _running(
+    context: Context, bound: socket.socket, deadlines: Deadlines, certificates: Certificates | None
+) -> Iterator[tuple[str, Callable[[Any], Any], Listener]]:
+    listener, loop = api_listener(build_app(context), deadlines, certificates), asyncio.new_event_loop()
+    url = url_of(bound, "http" if certificates is None else "https")
     thread = threading.Thread(target=loop.run_forever, name="test-server", daemon=True)
     thread.start()
 

@@ -55,6 +55,9 @@ REJECTED = {
     "queue_tokens_full": "The queue held as many prompt tokens as it may: try again later, raise"
     " --max-waiting-prompt-tokens, or add a replica.",
     "draining": "The server was shutting down: try again, another replica takes it.",
+    "rate_limited": "Its API key had taken its share: try again later, ask for fewer max_tokens, or raise the key's"
+    " limits (--key-max-concurrent-requests, --key-requests-per-minute, --key-tokens-per-minute, or its line of the"
+    " file).",
 }
 READ = (
     "Computing its prompt took longest: all of it, whatever was cached, since log-probabilities of its tokens or the"

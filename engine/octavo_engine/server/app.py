@@ -16,15 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.errors import OctavoError, RequestError
 from octavo_engine.request import RejectReason
-from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.admission import Admission
 from octavo_engine.server.context import Context
+from octavo_engine.server.cors import with_origins
 from octavo_engine.server.exchange import Exchange, Watcher
+from octavo_engine.server.quotas import Quotas
 from octavo_engine.server.replies import Refusal, fault, refusal_of
 from octavo_engine.server.routes import build_routes
 
-OPEN_PATHS = frozenset({"/health"})  # everything else, known or not, needs a key
-MAX_HEADERS = 100
-KEY_DIGITS = 8  # of a key's digest, by which the access log names it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -49,7 +48,10 @@ def build_app(context: Context) -> ASGIApp:
     app.add_exception_handler(OctavoError, failed)
     app.add_exception_handler(HTTPException, _unknown_route)
     app.add_exception_handler(Exception, _broken)
-    return Gate(app, context.keys, last_reply=lambda: _is_last(context), on_end=context.on_end)
+    admitted: ASGIApp = Admission(app, context.keys, Quotas(on_reject=context.on_reject))
+    if context.origins:
+        admitted = with_origins(admitted, context.origins)
+    return Gate(admitted, last_reply=lambda: _is_last(context), on_end=context.on_end)
 
 
 def _is_last(context: Context) -> bool:
@@ -71,16 +73,14 @@ async def _broken(request: Request, _: Exception) -> Response:
 
 
 class Gate:
-    """Counts headers, gives ids, checks keys, and tells `on_end` of each request when it is over. What it decides
-    depends on the decoded path alone.
+    """Gives each request an id, and tells `on_end` of it when it is over.
 
     While requests wait, each reply is its connection's last: a client that keeps connections would otherwise queue here
     for as long as they live, beside a new replica that is idle. So it is while the server drains.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, last_reply: Callable[[], bool], on_end: Watcher) -> None:
+    def __init__(self, app: ASGIApp, last_reply: Callable[[], bool], on_end: Watcher) -> None:
         self._app = app
-        self._keys = keys
         self._last_reply = last_reply
         self._on_end = on_end
 
@@ -93,7 +93,7 @@ class Gate:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         exchange = Exchange.of(scope, headers, x_request_id=request_id, began=began)
-        scope["state"] = {"exchange": exchange}
+        scope["state"] = {"exchange": exchange, "arrival": began, "request_id": request_id}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -104,28 +104,10 @@ class Gate:
                     reply["connection"] = "close"
             await send(message)
 
-        namespace = self._admit(scope["path"], headers)
         try:
-            if isinstance(namespace, Refusal):
-                await namespace.response()(scope, receive, send_with_id)
-                return
-            exchange.key = namespace[:KEY_DIGITS]
-            scope["state"] |= {"arrival": began, "namespace": namespace, "request_id": request_id}
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
             exchange.leave()  # while it was sending its body
         finally:
             exchange.ended = time.monotonic()
             self._on_end(exchange)
-
-    def _admit(self, path: str, headers: Headers) -> str | Refusal:
-        """The caller's namespace, or why there is none."""
-        if len(headers.raw) > MAX_HEADERS:
-            return Refusal(431, f"more than {MAX_HEADERS} headers", headers={"Connection": "close"})
-        if path in OPEN_PATHS or not self._keys.required:
-            return ""
-        namespace = self._keys.identify(headers.get("authorization", ""))
-        if namespace is None:
-            challenge = {"WWW-Authenticate": "Bearer"}
-            return Refusal(401, "send a valid API key as a bearer token", code="invalid_api_key", headers=challenge)
-        return namespace

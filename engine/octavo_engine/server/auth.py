@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from octavo_engine.server.key_file import NO_LIMITS, Key, KeyLimits, KeysInvalid, bare_key, digest_of, parse_keys
+from octavo_engine.server.watched_files import Stamp, stamp
 
 log = logging.getLogger(__name__)
 
 RELOAD_SECONDS = 1.0  # how long a key file may have changed before that is seen
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
 class KeyRing:
-    """The accepted keys, kept as digests. The file is read again when it changes; while it is gone, its keys stay."""
+    """The accepted keys, kept as digests. The file is read again when it changes; while it is gone or wrong, its keys
+    stay."""
 
     def __init__(
-        self, keys: Iterable[str], path: str | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        keys: Iterable[str],
+        path: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        limits: KeyLimits = NO_LIMITS,
+        on_reload: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """Raises OSError when the file cannot be read the first time."""
-        self._fixed = frozenset(map(_digest, keys))
+        """`limits` are those of keys of which nothing else is said; `on_reload` is told whether a changed file was
+        taken.
+
+        Raises OSError or ValueError when the file cannot be read the first time.
+        """
+        self._limits = limits
+        self._fixed = tuple({key.digest: key for key in (bare_key(key, limits) for key in keys)}.values())
         self._path = None if path is None else Path(path)
         self._clock = clock
-        self._from_file: frozenset[bytes] = frozenset()
-        self._seen: tuple[int, int, int] | None = None
+        self._on_reload = on_reload
+        self._from_file: tuple[Key, ...] = ()
+        self._seen: Stamp | None = None
         self._checked = clock()
         if self._path is not None:
+            self._seen = stamp(self._path)
             self._read(self._path)
 
     @property
@@ -40,29 +51,40 @@ class KeyRing:
         """True when a key is needed, even if the file has become empty."""
         return bool(self._fixed) or self._path is not None
 
-    def identify(self, authorization: str) -> str | None:
-        """The namespace of the bearer's key, or None for a key that is not accepted. Takes as long for any key."""
-        self._reload()
-        scheme, _, key = authorization.partition(" ")
-        digest = _digest(key.strip())
-        matches = [hmac.compare_digest(digest, known) for known in self._fixed | self._from_file]
-        return digest.hex()[:32] if any(matches) and scheme.lower() == "bearer" else None
+    def identify(self, authorization: str) -> Key | None:
+        """The bearer's key, or None for one that is not accepted. Takes as long for any key.
 
-    def _reload(self) -> None:
+        What the file says of a key holds, also where a flag names the same.
+        """
+        self._look()
+        scheme, _, key = authorization.partition(" ")
+        digest = digest_of(key.strip())
+        matches = [known for known in (*self._from_file, *self._fixed) if hmac.compare_digest(digest, known.digest)]
+        return matches[0] if matches and scheme.lower() == "bearer" else None
+
+    def _look(self) -> None:
+        """Read the file again if it is another; not with each request, and of a wrong one not again and again."""
         if self._path is None or self._clock() - self._checked < RELOAD_SECONDS:
             return
         self._checked = self._clock()
-        try:
-            self._read(self._path)
-        except OSError as error:
-            log.warning("the API key file cannot be read (%s); the keys read before stay", error.strerror)
-
-    def _read(self, path: Path) -> None:
-        status = os.stat(path)
-        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        seen, self._seen = self._seen, stamp(self._path)
         if seen == self._seen:
             return
-        lines = (line.strip() for line in path.read_text("utf-8").splitlines())
-        self._from_file = frozenset(_digest(line) for line in lines if line and not line.startswith("#"))
-        self._seen = seen
+        try:
+            self._read(self._path)
+        except (OSError, ValueError) as error:
+            log.error("the API key file has changed and cannot be read: %s; the keys read before stay", why(error))
+            self._on_reload(False)
+        else:
+            self._on_reload(True)
+
+    def _read(self, path: Path) -> None:
+        self._from_file = parse_keys(path.read_text("utf-8"), self._limits)
         log.info("API key file: %d keys", len(self._from_file))
+
+
+def why(error: OSError | ValueError) -> str:
+    """What is wrong with a file of keys, without a word of what is in it."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error) if isinstance(error, KeysInvalid) else "it is not UTF-8"

@@ -12,7 +12,6 @@ from fastapi import Request
 
 from octavo_engine.server.replies import Refusal
 
-BODY_SECONDS = 30.0  # longest a client may take to send a body
 MAX_DEPTH = 64
 LONG_BODY_BYTES = 16 * 1024  # parsing and tokenizing this takes the event loop about 10 ms
 
@@ -35,17 +34,17 @@ class JsonBody:
         return self.size > LONG_BODY_BYTES
 
 
-async def read_json(request: Request, max_bytes: int) -> JsonBody:
-    """The body as a JSON object; raises Refusal 400, 408, 413 or 415."""
+async def read_json(request: Request, max_bytes: int, seconds: float) -> JsonBody:
+    """The body, which may take so many seconds to come, as a JSON object; raises Refusal 400, 408, 413 or 415."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise Refusal(415, "send the body as Content-Type: application/json", code="unsupported_media_type")
-    body = await _read(request, max_bytes)
+    body = await _read(request, max_bytes, seconds)
     long = len(body) > LONG_BODY_BYTES
     return JsonBody(await asyncio.to_thread(parse_object, body) if long else parse_object(body), len(body))
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, seconds: float) -> bytes:
     too_long = Refusal(
         413, f"the body is longer than {max_bytes} bytes", code="request_too_large", headers={"Connection": "close"}
     )
@@ -53,13 +52,14 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         raise too_long
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > max_bytes:
                     raise too_long
     except TimeoutError:
-        raise Refusal(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
+        message = "the body did not arrive in time"
+        raise Refusal(408, message, code="request_timeout", headers={"Connection": "close"}) from None
     return bytes(body)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from octavo_engine.server.deadlines import PunctualProtocol
+
 MAX_REQUESTS = 100
 MAX_SECONDS = 60.0
 JITTER = 0.2  # clients that came together should not leave together
@@ -66,7 +68,7 @@ async def send_chunk(cycle: RequestResponseCycle, body: bytes) -> None:
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
-class RecyclingProtocol(H11Protocol):
+class RecyclingProtocol(PunctualProtocol):
     """uvicorn's h11 protocol with the application wrapped once for each connection.
 
     h11 rather than httptools: it bounds the size of the request head and refuses ambiguous framing.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo_engine.async_engine import AsyncEngine
+from octavo_engine.config import ServerConfig
 from octavo_engine.request import Pooling, RejectReason, Request
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.exchange import Watcher
@@ -28,6 +29,8 @@ class Context:
     keys: KeyRing
     lifecycle: Lifecycle
     max_body_bytes: int
+    body_seconds: float = ServerConfig.body_timeout_seconds  # longest that a client may take to send one
+    origins: tuple[str, ...] = ()  # of web pages that may call the API
     forms: Forms  # that answers can be kept to
     formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
     share_prefixes: bool = False  # between callers with different keys

@@ -1,17 +1,16 @@
-"""Server-sent events: a response whose headers wait for the first event, and that gives up on readers who stop."""
+"""Server-sent events: a response whose headers wait for the first event.
+
+A client that does not read is the connection's matter: it stops whoever writes, and gives the client up (`deadlines`).
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-WRITE_SECONDS = 30.0  # how long a client may leave the socket's buffers full, at least
-LOOKS = 3  # in that time: a client is given up at most one look later
 
 DONE = b"data: [DONE]\n\n"
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -36,52 +35,10 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 (ASGI's signature)
         """Send it all."""
         try:
-            async with asyncio.timeout(None) as limit:
-                patience = Patience(limit)
-                try:
-                    await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                    await patience.write(send, self._first)
-                    async for piece in self._rest:
-                        await patience.write(send, piece)
-                    await patience.write(send, b"", more=False)
-                finally:
-                    patience.end()
-        except TimeoutError:
-            return  # an unfinished response: the connection is closed
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self._first, "more_body": True})
+            async for piece in self._rest:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._rest.aclose()
-
-
-class Patience:
-    """Ends `limit` when one write has lasted for `WRITE_SECONDS`.
-
-    It looks now and then whether the same write is still under way: a timer for each of a stream's writes would cost
-    more than the writes.
-    """
-
-    def __init__(self, limit: asyncio.Timeout) -> None:
-        self._limit = limit
-        self._loop = asyncio.get_running_loop()
-        self._writes = self._seen = self._looks = 0
-        self._writing = False
-        self._next = self._loop.call_later(WRITE_SECONDS / LOOKS, self._look)
-
-    async def write(self, send: Send, piece: bytes, *, more: bool = True) -> None:
-        """Send a part of the body."""
-        self._writes += 1
-        self._writing = True
-        await send({"type": "http.response.body", "body": piece, "more_body": more})
-        self._writing = False
-
-    def end(self) -> None:
-        """Look no more."""
-        self._next.cancel()
-
-    def _look(self) -> None:
-        same = self._writing and self._seen == self._writes
-        self._looks = self._looks + 1 if same else 0
-        self._seen = self._writes
-        if self._looks >= LOOKS:
-            self._limit.reschedule(self._loop.time())
-        else:
-            self._next = self._loop.call_later(WRITE_SECONDS / LOOKS, self._look)

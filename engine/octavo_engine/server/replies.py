@@ -7,11 +7,25 @@ from dataclasses import dataclass, field
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestError
+from octavo_engine.errors import (
+    Draining,
+    EngineDead,
+    Interrupted,
+    OctavoError,
+    Overloaded,
+    RateLimited,
+    RequestError,
+)
 from octavo_engine.server.exchange import exchange_of
 
 MAX_MESSAGE_CHARACTERS = 800
 DRAINING_RETRY_SECONDS = 1  # another replica is a connection away
+UNAVAILABLE: dict[type[OctavoError], str] = {
+    Draining: "shutting_down",
+    Interrupted: "interrupted",
+    EngineDead: "engine_stopped",
+}
+"""Codes of what another replica, or this one later, may serve."""
 
 
 @dataclass(eq=False)
@@ -67,25 +81,25 @@ def refusal_of(error: OctavoError) -> Refusal:
         case RequestError():
             param = None if error.param is None else printable(error.param, 128)
             return Refusal(400, str(error), param=param, code=error.code or "invalid_value")
+        case RateLimited():
+            # On the same connection: another replica may not have met this key yet, but is not there for that.
+            return Refusal(429, str(error), error.kind, None, "rate_limit_exceeded", _later(error.retry_after))
         case Overloaded():
             return Refusal(429, str(error), "overloaded_error", None, str(error.reason), _elsewhere(error.retry_after))
-        case Draining():
-            return _unavailable(error, "shutting_down")
-        case Interrupted():
-            return _unavailable(error, "interrupted")
-        case EngineDead():
-            return _unavailable(error, "engine_stopped")
+        case Draining() | Interrupted() | EngineDead():
+            code, headers = UNAVAILABLE[type(error)], _elsewhere(DRAINING_RETRY_SECONDS)
+            return Refusal(503, str(error), "service_unavailable", None, code, headers)
         case _:
             return Refusal(500, str(error), "server_error", None, "internal_error")
 
 
-def _unavailable(error: OctavoError, code: str) -> Refusal:
-    return Refusal(503, str(error), "service_unavailable", None, code, _elsewhere(DRAINING_RETRY_SECONDS))
+def _later(seconds: int) -> dict[str, str]:
+    return {"Retry-After": str(seconds)}
 
 
 def _elsewhere(seconds: int) -> dict[str, str]:
     """Ask to come back later, on a new connection: a pooled one would lead to this replica again."""
-    return {"Retry-After": str(seconds), "Connection": "close"}
+    return _later(seconds) | {"Connection": "close"}
 
 
 def printable(text: str, limit: int) -> str:

@@ -167,7 +167,7 @@ class Routes:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     async def _read(self, request: Request, schema: type[B]) -> Posted[B]:
-        raw = await read_json(request, self._context.max_body_bytes)
+        raw = await read_json(request, self._context.max_body_bytes, self._context.body_seconds)
         body = await asyncio.to_thread(parse_body, schema, raw.value) if raw.long else parse_body(schema, raw.value)
         name = getattr(body, "model", None)
         if name is not None:
@@ -233,6 +233,7 @@ class Routes:
         exchange.requests, exchange.copies = answering.requests, answering.copies
         exchange.streams = events is not None
         try:
+            request.state.visit.reserve(exchange)
             return await (answering.plain(write) if events is None else answering.stream(events, exchange.fail))
         except (Overloaded, Draining):
             if answering.requests[0].events[-1].what is EventKind.REJECTED:  # else taken, and dismissed by the drain

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 from octavo_engine import termination
 from octavo_engine.assembly import Assembly, assemble
 from octavo_engine.async_engine import AsyncEngine
-from octavo_engine.config import ServerConfig, ServeSettings, read_environment
-from octavo_engine.errors import EngineDead, InvalidConfiguration, RequestFailed
+from octavo_engine.config import ServerConfig, ServeSettings
+from octavo_engine.errors import EngineDead, RequestFailed
 from octavo_engine.history.decisions import DecisionLog
 from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
@@ -28,8 +28,8 @@ from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.request import Pooling
 from octavo_engine.runtime import host
 from octavo_engine.server.app import build_app
-from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.context import Context
+from octavo_engine.server.door import Door, open_door
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
@@ -64,15 +64,16 @@ def serve(
     config, server, imported = settings.engine, settings.server, time.monotonic()
     began = imported if began is None else began
     lifecycle = Lifecycle(model_name=model_name(settings), max_num_seqs=config.max_num_seqs, began=began)
-    registry, history, keys = CollectorRegistry(), History(), open_keys(server, environment)
+    registry, history = CollectorRegistry(), History()
     metrics = Metrics(registry, model_name=lifecycle.model_name, stats=lifecycle.stats)
     metrics.server_state(lifecycle.states)
     metrics.cpu_periods(host.cpu_periods)
     if server.metrics_compat == "vllm":
         registry.register(VllmNames(metrics.series))
     lifecycle.estimate = metrics.estimated_queue_seconds
-    watchers = open_watchers(server, lifecycle.model_name, environment, sys.stdout)
     lifecycle.limit = OwnLook(metrics.series).limit
+    door = open_door(server, environment, metrics.reloaded)
+    watchers = open_watchers(server, lifecycle.model_name, environment, sys.stdout)
     api_socket = bind("--port", server.host, server.port)
     management_socket = bind("--management-port", server.management_host, server.management_port)
     start_management(build_management_app(lifecycle, registry, history, metrics.flushed), management_socket)
@@ -97,7 +98,7 @@ def serve(
         tokenizer=tokenizer,
         pooling=pooling,
         assembly=assembly,
-        keys=keys,
+        door=door,
         watchers=watchers,
         forms=open_forms(tokenizer, assembly.spec, metrics),
         api_socket=api_socket,
@@ -124,7 +125,7 @@ class Parts:
     tokenizer: Tokenizer
     pooling: Pooling
     assembly: Assembly
-    keys: KeyRing
+    door: Door
     watchers: Watchers
     forms: Forms
     api_socket: socket.socket
@@ -164,14 +165,15 @@ async def serve_until_stopped(parts: Parts, engine: AsyncEngine, stop: Stop) -> 
     lifecycle = parts.lifecycle
     parts.recorder.counting = True
     lifecycle.engine = engine
-    listener = api_listener(build_app(build_context(parts, engine)))
+    door = parts.door
+    listener = api_listener(build_app(build_context(parts, engine)), door.deadlines, door.certificates)
     stop.on_signals()
     await listener.start(parts.api_socket, on_end=stop.asked.set)
     spare_the_collector()
     lifecycle.serving()
     if parts.assembly.errand is not None:
         engine.do_between_steps(parts.assembly.errand)
-    name, url = lifecycle.model_name, url_of(parts.api_socket)
+    name, url = lifecycle.model_name, url_of(parts.api_socket, door.scheme)
     log.info("serving %s on %s after %.1f s", name, url, lifecycle.startup_seconds)
     await stop.asked.wait()
     return await drain_and_stop(lifecycle, engine, listener, parts.settings.server.drain_seconds)
@@ -236,7 +238,9 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         engine=engine,
         tokenizer=parts.tokenizer,
         limits=limits,
-        keys=parts.keys,
+        keys=parts.door.keys,
+        origins=parts.door.origins,
+        body_seconds=parts.door.deadlines.body,
         lifecycle=parts.lifecycle,
         max_body_bytes=server.max_body_bytes,
         forms=parts.forms,
@@ -271,11 +275,3 @@ def pooling_of(server: ServerConfig, model: str) -> Pooling:
 def model_name(settings: ServeSettings) -> str:
     """What clients call the model."""
     return settings.server.served_model_name or Path(settings.engine.model).resolve().name.removesuffix(".gguf")
-
-
-def open_keys(server: ServerConfig, environment: Mapping[str, str]) -> KeyRing:
-    """The accepted API keys; raises InvalidConfiguration when their file cannot be read."""
-    try:
-        return KeyRing((*server.api_key, *read_environment(environment)), server.api_key_file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(f"--api-key-file: {server.api_key_file} cannot be read") from error
