@@ -12,7 +12,7 @@ from prometheus_series import engine_series, operator_names
 pytestmark = pytest.mark.contract
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("operator/octavo_operator", "hack", "charts", "examples", "docs", "dashboards", "README.md")
+PLACES = ("operator/octavo_operator", "hack", "charts", "examples", "docs", "dashboards", "README.md", "README.ja.md")
 SERIES = engine_series()
 FAMILIES = {re.sub(r"_(bucket|count|sum)$", "", name) if SERIES[name].type == "histogram" else name for name in SERIES}
 KNOWN = {*SERIES, *FAMILIES, *operator_names(), "octavo_engine", "octavo_operator"}
