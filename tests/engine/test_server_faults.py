@@ -138,6 +138,19 @@ def test_a_step_thread_that_dies_ends_the_process_at_once(faulty: Faulty) -> Non
     assert faulty.message.read_text() == "EngineDead: the step loop has ended: SystemExit\n"
 
 
+def test_steps_that_fail_three_times_in_a_row_end_the_process_and_fewer_do_not(faulty: Faulty) -> None:
+    faulty.serving()
+    for _ in range(2):
+        assert json.loads(faulty.ask(faulty_server.FAIL)[-1])["error"]["code"] == "internal_error"
+    assert faulty.live() == 200
+    assert faulty.ask(1)[-1] == "[DONE]"
+    codes = [json.loads(faulty.ask(faulty_server.FAIL)[-1])["error"]["code"] for _ in range(3)]
+    assert codes == ["internal_error", "internal_error", "engine_stopped"]
+    assert faulty.server.exit_code() == 1
+    word = "EngineDead: the step loop has ended: the engine's steps fail again and again\n"
+    assert faulty.message.read_text() == word
+
+
 def test_even_a_python_that_hangs_as_a_whole_ends_with_its_stacks(faulty: Faulty) -> None:
     faulty.serving()
     faulty.ask(faulty_server.HANG_PYTHON)

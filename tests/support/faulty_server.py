@@ -31,7 +31,7 @@ from scripted_server import WINDOW, ScriptedModel, engine_around
 
 FOREVER = 3600
 SLOW_SECONDS = 1.0
-FREEZE, DEADLOCK, DIE, HANG_PYTHON, SLOW_PREFILL = range(100, 105)
+FREEZE, DEADLOCK, DIE, HANG_PYTHON, SLOW_PREFILL, FAIL = range(100, 106)
 
 
 def take_the_lock_for_good() -> None:
@@ -63,7 +63,7 @@ def errand(nobody_waits: bool) -> bool:
 
 
 class FaultyModel:
-    """Follows the script, and fails in the first decode of a request that asks for it."""
+    """Follows the script, and fails in the first decode of a request that asks for it, or in its first step (FAIL)."""
 
     def __init__(self, script: ScriptedModel, gate: Path) -> None:
         self._script, self._gate = script, gate
@@ -75,6 +75,8 @@ class FaultyModel:
             wanted = request.tokens[0]
             if wanted == SLOW_PREFILL and not request.num_output:
                 time.sleep(SLOW_SECONDS)
+            if wanted == FAIL:
+                raise RuntimeError("a step that fails")
             if wanted in FAULTS and request.num_output:
                 FAULTS[wanted]()
         return self._script.launch(batch)
