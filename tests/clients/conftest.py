@@ -5,6 +5,7 @@ Its chat template is a real one that knows tools, Qwen2.5's, whose turns are wri
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from real_model import smollm2_checkpoint, smollm2_gguf
 from serving_process import ServingProcess, serving_process
 
 __all__ = ["smollm2_checkpoint", "smollm2_gguf"]
+
+# Threads that share a busy core and spin while they wait for each other take a hundred times as long. Read by torch's
+# OpenMP when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 KEY = "sesame"
 FLAGS = (
