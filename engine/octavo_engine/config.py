@@ -278,6 +278,7 @@ class ServerConfig:
     write_timeout_seconds: float = option(
         30.0, "longest that a client may leave its answer unread before it is cut off", minimum=0.1, maximum=3600
     )
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe line that is logged")
     access_log: Literal["json", "text", "none"] = option(
         "json",
         "a line for each request when it is over, with ids, timings and token counts, no content: json: on standard"
@@ -288,6 +289,9 @@ class ServerConfig:
         None,
         "URL that traces of requests are sent to, by OTLP over HTTP, such as http://collector:4318/v1/traces; needs the"
         " extra otel; default: what OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT says, if set",
+    )
+    metrics_compat: Literal["none", "vllm"] = option(
+        "none", "export the metrics a second time under the names of vllm, for boards and alerts that are made for it"
     )
     log_decisions: bool = option(
         False, "write each decision of the scheduler to standard output, one line of JSON with ids and reasons, no text"
