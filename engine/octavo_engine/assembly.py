@@ -24,16 +24,17 @@ from octavo_engine.model.kept import as_kept
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
 from octavo_engine.parallel.assignment import Assignment
-from octavo_engine.parallel.leading import LeadingRunner
+from octavo_engine.parallel.leading import LeadingRunner, RecordedTogether
 from octavo_engine.parallel.ranks import Loaded, Ranks, SharedProgress
 from octavo_engine.request import Request
+from octavo_engine.roofline import Machine
 from octavo_engine.runtime import host
 from octavo_engine.runtime.cuda_recorder import CudaRecorder
 from octavo_engine.runtime.graph_capture import GraphCapture
-from octavo_engine.runtime.graph_inputs import GraphShape
 from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.host_pages import HostPages
 from octavo_engine.runtime.kv_store import LayerCache, allocate
+from octavo_engine.runtime.measurement import machine_of
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
@@ -55,6 +56,7 @@ class Assembly:
 
     engine: Engine
     spec: ModelSpec
+    machine: Machine  # what that device can do at best
     device: torch.device
     dtype: torch.dtype
     attention_backend: str
@@ -63,14 +65,17 @@ class Assembly:
     cache_bytes: int
     weight_bytes: int  # of all ranks
     ranks: Ranks | None = None  # the others that share the model
+    graphs: GraphedSteps | None = None  # this rank's
     errand: Callable[[bool], bool] | None = None  # of the step thread, once the server is ready: see AsyncEngine
 
     def awaited(self) -> str:
         """Which ranks the others wait for, in words to add to a complaint; empty when it is none."""
-        return "" if self.ranks is None else self.ranks.team.awaited()
+        return "" if self.ranks is None else self.ranks.awaited()
 
     def close(self) -> None:
         """End the other ranks; the engine steps no more."""
+        if self.graphs is not None:
+            self.graphs.forget_all()
         if self.ranks is not None:
             self.ranks.close()
 
@@ -105,6 +110,7 @@ def assemble(
         log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
     if spec.kv_scales and config.kv_cache_dtype == "auto":
         log.info("the checkpoint's scales for keys and values of 8 bits are used with --kv-cache-dtype fp8 alone")
+    device_rates = None if on_host else measured(platform, on_phase)  # before weights and cache take its memory
     ranks = start_ranks(config, spec, platform, on_phase)
     with ended_on_error(ranks):
         with timed(on_phase, "weights"):
@@ -119,7 +125,7 @@ def assemble(
             blocks = plan.blocks + (1 if platform.graph_sizes_of(config) else 0)  # one is what pads graphs
             caches = allocate(geometry, blocks, dtype=platform.cached, device=device, pages=pages)
             if ranks is not None:
-                ranks.allocate(plan.blocks)
+                ranks.allocate(blocks)
     graphs = graphed_steps(config, platform, decoder, caches, needs.max_model_len)
     engine = build_engine(
         config,
@@ -134,6 +140,7 @@ def assemble(
     return Assembly(
         engine=engine,
         spec=spec,
+        machine=device_rates or measured(platform, on_phase),  # a host's pages are all there by now
         device=device,
         dtype=dtype,
         attention_backend=platform.backend,
@@ -142,8 +149,15 @@ def assemble(
         cache_bytes=plan.cache_bytes,
         weight_bytes=decoder.parameter_bytes + (0 if others is None else others.weight_bytes),
         ranks=ranks,
-        errand=None if graphs is None else capture_of(graphs, engine, on_phase),
+        graphs=graphs,
+        errand=None if graphs is None else capture_of(graphs, engine, on_phase, ranks),
     )
+
+
+def measured(platform: Platform, on_phase: Phase) -> Machine:
+    """What the device can do at best."""
+    with timed(on_phase, "machine"):
+        return machine_of(platform.device, platform.dtype)
 
 
 def start_ranks(config: EngineConfig, spec: ModelSpec, platform: Platform, on_phase: Phase) -> Ranks | None:
@@ -262,9 +276,14 @@ def build_engine(
     eos_ids = frozenset(decoder.spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
     device = caches[0][0].device
-    tell = None if ranks is None else ranks.team.tell
-    steps = graphs or Steps(decoder, caches)
-    runner = Runner(steps, block_size=config.block_size, device=device, sampler=sampler, tell=tell)
+    runner = Runner(
+        graphs or Steps(decoder, caches),
+        block_size=config.block_size,
+        device=device,
+        sampler=sampler,
+        tell=None if ranks is None else ranks.team.tell,
+        spread=None if ranks is None else ranks.peers.spread,
+    )
     return Engine(
         scheduler=build_scheduler(config, num_blocks=len(caches[0][0]) - (0 if graphs is None else 1)),
         runner=runner if ranks is None else LeadingRunner(runner, ranks.team),
@@ -273,7 +292,7 @@ def build_engine(
         eos_ids=eos_ids,
         max_model_len=max_model_len,
         pacer=Pacer(config.max_decode_slowdown),
-        overlap=config.async_scheduling and device.type != "cpu" and ranks is None,
+        overlap=config.async_scheduling and device.type != "cpu",
     )
 
 
@@ -285,18 +304,13 @@ def graphed_steps(
         log.info("decodes are not replayed from CUDA graphs: %s", config.why_eager)
     if not (sizes := platform.graph_sizes_of(config)):
         return None
-    shape = GraphShape(
-        sequences=sizes[-1],
-        max_context=max_model_len,
-        block_size=config.block_size,
-        spare_block=len(caches[0][0]) - 1,
-    )
-    return GraphedSteps(Steps(decoder, caches), shape, sizes, CudaRecorder(platform.device))
+    return GraphedSteps.over(Steps(decoder, caches), sizes, CudaRecorder(platform.device), max_context=max_model_len)
 
 
-def capture_of(graphs: GraphedSteps, engine: Engine, on_phase: Phase) -> GraphCapture:
-    """What records the graphs while the engine serves."""
-    return GraphCapture(graphs.record, graphs.sizes, pulse=engine.pulse, on_phase=on_phase)
+def capture_of(graphs: GraphedSteps, engine: Engine, on_phase: Phase, ranks: Ranks | None = None) -> GraphCapture:
+    """What records the graphs while the engine serves, on all ranks at the same place among their steps."""
+    record = graphs.record if ranks is None else RecordedTogether(graphs, ranks.team)
+    return GraphCapture(record, graphs.sizes, pulse=engine.pulse, on_phase=on_phase)
 
 
 def build_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:

@@ -89,13 +89,13 @@ class EngineConfig:
     )
     async_scheduling: bool = option(
         True,
-        "decide and launch the next step while a CUDA device computes this one; without effect on a CPU, with several"
-        " ranks, and while a request with penalties or a given form runs",
+        "decide and launch the next step while a CUDA device computes this one; without effect on a CPU, and while a"
+        " request with penalties or a given form runs",
     )
     enforce_eager: bool = option(
         False,
         "launch the kernels of decodes one by one, instead of replaying them as CUDA graphs; so it is anyway on a CPU,"
-        " with several ranks, and with other attention than triton",
+        " and with other attention than triton",
     )
     cuda_graph_sizes: str = option(
         "",
@@ -172,8 +172,6 @@ class EngineConfig:
         """Why no decode is recorded as a CUDA graph with these settings, if none is."""
         if self.enforce_eager:
             return "--enforce-eager"
-        if self.tensor_parallel_size > 1:
-            return "--tensor-parallel-size is more than 1"
         if self.attention_backend not in ("auto", "triton"):
             return f"--attention-backend is {self.attention_backend}"
         return None

@@ -30,7 +30,6 @@ from octavo_engine.model.parameters import Part, parameters_of
 from octavo_engine.model.weights import build_decoder
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.runtime.cuda_recorder import CudaRecorder
-from octavo_engine.runtime.graph_inputs import GraphShape
 from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.runner import Runner, Steps
@@ -109,9 +108,8 @@ def loaded_decoder(checkpoint: Path, device: torch.device) -> Decoder:
 def recorded(steps: Steps, batch: int, length: int) -> GraphedSteps:
     """With decodes of that batch as a CUDA graph, for sequences of up to `length` tokens; the cache has a block more
     than requests get."""
-    keys = steps.caches[0][0]
-    shape = GraphShape(sequences=batch, max_context=length, block_size=BLOCK, spare_block=len(keys) - 1)
-    graphed = GraphedSteps(steps, shape, (batch,), CudaRecorder(keys.device))
+    recorder = CudaRecorder(steps.caches[0][0].device)
+    graphed = GraphedSteps.over(steps, (batch,), recorder, max_context=length)
     graphed.record(batch)
     return graphed
 

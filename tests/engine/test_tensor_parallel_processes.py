@@ -27,8 +27,9 @@ from octavo_engine.errors import CheckpointInvalid, EngineDead
 from octavo_engine.model.spec import read_spec
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
+from octavo_engine.parallel.leading import LeadingRunner
 from octavo_engine.parallel.peers import TorchPeers
-from octavo_engine.parallel.ranks import Ranks, meet
+from octavo_engine.parallel.ranks import UNSEEN, Ranks, SharedProgress, meet
 from octavo_engine.parallel.team import Team
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
@@ -124,6 +125,13 @@ class TestSmolLM2:
         longer = run(shared, prompts, replace(GREEDY, max_tokens=48))
         assert sum(request.num_preemptions for request in longer) > 0
         assert [request.output_ids[:16] for request in longer] == wanted
+
+    def test_steps_that_overlap_give_the_same(
+        self, shared: Assembly, prompts: list[list[int]], wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As between CUDA devices: tokens that rank 0's host does not know yet are spread by the library."""
+        monkeypatch.setattr(shared.engine, "_overlap", True)
+        assert [request.output_ids for request in run(shared, prompts[:3])] == wanted[:3]
 
     def test_a_rank_that_is_late_is_named_and_may_still_come(
         self, shared: Assembly, prompts: list[list[int]], wanted: list[list[int]]
@@ -241,6 +249,27 @@ def test_a_rank_that_fails_says_so_and_ends(tiny: Path) -> None:
         late: list[str] = []
         ranks.team.on_fault(late.append)
         assert late == heard, "who asks later is told as well"
+    finally:
+        ranks.close()
+
+
+def test_a_rank_that_is_killed_while_steps_overlap_is_named(tiny: Path) -> None:
+    ranks = started(tiny)
+    try:
+        decoder = load(tiny, torch.float32, ranks.split)
+        ranks.loaded(SharedProgress(lambda _done, _total: None, ranks.team))
+        ranks.allocate(16)
+        harness = Harness(decoder, blocks=16, tell=ranks.team.tell, spread=ranks.peers.spread, overlap=True)
+        engine = harness.engine
+        engine._runner = LeadingRunner(harness.runner, ranks.team)
+        request = harness.submit([3, 4, 5], replace(GREEDY, max_tokens=200))
+        while request.num_output < 5:
+            engine.step()
+        assert ranks.awaited() == ""
+        assert replace(ranks, on_devices=True).awaited() == UNSEEN
+        ranks.team._workers[0].process.kill()
+        with pytest.raises(EngineDead, match=r"rank 1 of 2 was killed \(SIGKILL\)"):
+            harness.finish([request])
     finally:
         ranks.close()
 

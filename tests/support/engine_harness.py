@@ -100,6 +100,7 @@ class Harness:
             device=device,
             sampler=self.sampler,  # type: ignore[arg-type]
             tell=options.get("tell"),
+            spread=options.get("spread"),
         )
         self.engine = Engine(
             scheduler=self.scheduler,

@@ -25,6 +25,7 @@ from octavo_engine.batch import Batch, Known
 from octavo_engine.config import EngineConfig, ServeSettings
 from octavo_engine.engine import Recorder
 from octavo_engine.model.spec import read_spec
+from octavo_engine.roofline import Machine
 from octavo_engine.server.serve import serve
 from octavo_engine.tokenizer import Tokenizer
 from scripted_server import WINDOW, ScriptedModel, engine_around
@@ -92,6 +93,7 @@ def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:
         return Assembly(
             engine=engine_around(model, tokenizer, recorder, config),
             spec=read_spec(gguf),
+            machine=Machine(name="none", bandwidth=1e9, flops=1e9),
             device=torch.device("cpu"),
             dtype=torch.float32,
             attention_backend="none",

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from engine_harness import Harness
 from octavo_engine.config import EngineConfig
+from octavo_engine.errors import EngineDead
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.costs import geometry_of
@@ -22,11 +25,15 @@ from octavo_engine.model.loading import load_model
 from octavo_engine.model.sharding import shard_of
 from octavo_engine.model.spec import read_spec
 from octavo_engine.parallel import wire
-from octavo_engine.runtime.inputs import StepPlan, inputs_of
+from octavo_engine.parallel.following import Follower
+from octavo_engine.parallel.leading import RecordedTogether
+from octavo_engine.runtime.graphs import GraphedSteps, Recorder
+from octavo_engine.runtime.inputs import StepPlan
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.runner import Steps
 
 MEETING_SECONDS = 60.0
+LONGEST = 512  # tokens that recorded decodes are for
 CPU = torch.device("cpu")
 
 
@@ -49,10 +56,11 @@ class Room:
 
 
 class RoomPeers:
-    """The Peers of one thread."""
+    """The Peers of one thread. Counts the times when tokens were spread."""
 
     def __init__(self, room: Room, rank: int) -> None:
         self._room, self._rank = room, rank
+        self.spreads = 0
 
     def add_up(self, part: torch.Tensor) -> torch.Tensor:
         parts = self._room.meet(self._rank, part.clone())
@@ -66,49 +74,121 @@ class RoomPeers:
         parts = self._room.meet(self._rank, part.clone())
         return parts if self._rank == 0 else []
 
+    def spread(self, numbers: torch.Tensor) -> None:
+        parts = self._room.meet(self._rank, numbers.clone())
+        assert len({tuple(other.shape) for other in parts}) == 1, "ranks have come to different meetings"
+        self.spreads += 1
+        numbers.copy_(parts[0])
+
 
 def load(path: Path, dtype: torch.dtype, split: Split | None = None) -> Decoder:
     kernels = choose("torch" if library.load() is None else "cpu")
     return load_model(str(path), dtype=dtype, device=CPU, kernels=kernels, split=split)
 
 
-@contextmanager
-def several_ranks(
-    path: Path, size: int, dtype: torch.dtype = torch.float32, **options: int | bool
-) -> Iterator[Harness]:
-    """An engine over rank 0, which the others follow. At the end nobody is in the middle of anything."""
-    room, spec = Room(size), read_spec(str(path))
-    decoders = [load(path, dtype, Split(shard_of(spec, rank, size), RoomPeers(room, rank))) for rank in range(size)]
-    steps: list[queue.SimpleQueue[bytes | None]] = [queue.SimpleQueue() for _ in decoders[1:]]
-    block_size, blocks = int(options.get("block_size", 16)), int(options.get("blocks", 512))
-    faults: list[BaseException] = []
+@dataclass
+class Company:
+    """Rank 0's engine, and the Team of the threads that follow it."""
 
-    def follow(decoder: Decoder, told: queue.SimpleQueue[bytes | None]) -> None:
-        caches = poisoned(decoder, blocks, block_size)
+    room: Room
+    peers: list[RoomPeers]
+    told: list[queue.SimpleQueue[bytes | dict[str, Any] | None]]  # to each other rank
+    answers: list[queue.SimpleQueue[dict[str, str]]]  # of each
+    faults: list[BaseException] = field(default_factory=list)
+    graphs: list[GraphedSteps] = field(default_factory=list)  # of all ranks, where there are some
+    harness: Harness = field(init=False)
+
+    def tell(self, plan: StepPlan) -> None:
+        for line in self.told:
+            line.put(wire.encode(plan))
+
+    def say(self, **words: Any) -> None:
+        for line in self.told:
+            line.put(words)
+
+    def wait_for(self, word: str) -> list[dict[str, str]]:
+        found = [line.get(timeout=MEETING_SECONDS) for line in self.answers]
+        assert all(word in words for words in found)
+        return found
+
+    def broken(self, otherwise: str) -> EngineDead:
+        return EngineDead(otherwise)
+
+    def record(self, size: int) -> None:
+        """What rank 0's step thread does between two steps."""
+        RecordedTogether(self.graphs[0], self)(size)  # type: ignore[arg-type]
+
+    def follow(self, follower: Follower, rank: int) -> None:
+        """A thread's whole life."""
         try:
-            with torch.inference_mode():
-                while (step := told.get()) is not None:
-                    Steps(decoder, caches)(inputs_of(wire.decode(step), block_size, CPU))
+            while (message := self.told[rank - 1].get()) is not None:
+                if isinstance(message, bytes):
+                    follower.step(message)
+                elif answer := follower.obey(message):
+                    self.answers[rank - 1].put(answer)
         except BaseException as fault:
-            faults.append(fault)
-            room.leave()
+            self.faults.append(fault)
+            self.room.leave()
 
-    def tell(plan: StepPlan) -> None:
-        for told in steps:
-            told.put(wire.encode(plan))
 
-    threads = [threading.Thread(target=follow, args=pair) for pair in zip(decoders[1:], steps, strict=True)]
+@contextmanager
+def company(
+    path: Path,
+    size: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    recorders: Sequence[Recorder] = (),
+    sizes: Sequence[int] = (),
+    **options: Any,
+) -> Iterator[Company]:
+    """An engine over rank 0, which the others follow. At the end nobody is in the middle of anything.
+
+    recorders: each rank's, where decodes of those sizes are to be recorded.
+    """
+    room, spec = Room(size), read_spec(str(path))
+    peers = [RoomPeers(room, rank) for rank in range(size)]
+    decoders = [load(path, dtype, Split(shard_of(spec, rank, size), peers[rank])) for rank in range(size)]
+    others = range(1, size)
+    made = Company(room, peers, [queue.SimpleQueue() for _ in others], [queue.SimpleQueue() for _ in others])
+    block_size, spare = int(options.get("block_size", 16)), 1 if recorders else 0
+
+    def wrapped(steps: Steps, rank: int) -> Steps | GraphedSteps:
+        if not recorders:
+            return steps
+        made.graphs.append(GraphedSteps.over(steps, sizes, recorders[rank], max_context=LONGEST))
+        return made.graphs[-1]
+
+    made.harness = Harness(
+        decoders[0],
+        tell=made.tell,
+        spread=peers[0].spread,
+        spare_blocks=spare,
+        wrap=lambda steps: wrapped(steps, 0),
+        **options,
+    )
+    threads = []
+    for rank, decoder in enumerate(decoders[1:], 1):
+        caches = poisoned(decoder, int(options.get("blocks", 512)) + spare, block_size)
+        follower = Follower(wrapped(Steps(decoder, caches), rank), peers[rank], block_size=block_size, device=CPU)
+        threads.append(threading.Thread(target=made.follow, args=(follower, rank)))
     for thread in threads:
         thread.start()
     try:
-        yield Harness(decoders[0], tell=tell, **options)
-        assert not faults
+        yield made
+        assert not made.faults, made.faults
     finally:
-        for told in steps:
-            told.put(None)
+        for line in made.told:
+            line.put(None)
         for thread in threads:
             thread.join(MEETING_SECONDS)
             assert not thread.is_alive(), "a rank still waits for the others"
+
+
+@contextmanager
+def several_ranks(path: Path, size: int, dtype: torch.dtype = torch.float32, **options: Any) -> Iterator[Harness]:
+    """The engine of a company."""
+    with company(path, size, dtype, **options) as made:
+        yield made.harness
 
 
 def poisoned(decoder: Decoder, blocks: int, block_size: int) -> list[LayerCache]:

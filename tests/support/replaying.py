@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from octavo_engine.runtime.graph_inputs import GraphShape
+from octavo_engine.runtime.graph_capture import NotRecorded
 from octavo_engine.runtime.graphs import GraphedSteps, Recorder, Recording
 from octavo_engine.runtime.runner import Steps
 
@@ -28,16 +28,21 @@ class Replaying:
         return Recording(result, replay)
 
 
-class Unwilling:
-    """Can record nothing."""
+class Unwilling(Replaying):
+    """Cannot record decodes of those sizes; without any, none. It computes as often as one that can, since other ranks
+    do."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self._sizes = sizes
 
     def record(self, compute: Callable[[], torch.Tensor], /) -> Recording:
-        compute()
-        raise torch.OutOfMemoryError("no memory is left")
+        recording = super().record(compute)
+        if self._sizes and len(recording.result) not in self._sizes:
+            return recording
+        raise NotRecorded.because(torch.OutOfMemoryError("no memory is left"))
 
 
 def graphed(steps: Steps, sizes: Sequence[int], recorder: Recorder, max_context: int = 512) -> GraphedSteps:
     """Steps with decodes of those sizes to record, over a cache whose last block nobody else uses."""
-    blocks, block_size = steps.caches[0][0].shape[:2]
-    shape = GraphShape(sequences=sizes[-1], max_context=max_context, block_size=block_size, spare_block=blocks - 1)
-    return GraphedSteps(steps, shape, sizes, recorder)
+    return GraphedSteps.over(steps, sizes, recorder, max_context=max_context)

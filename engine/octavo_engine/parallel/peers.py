@@ -62,8 +62,19 @@ class TorchPeers:
         distributed.gather(part.contiguous(), parts or None, dst=0)
         return parts
 
+    def spread(self, numbers: Tensor) -> None:
+        """Rank 0's numbers become everybody's, in place; all have the same shape. The host waits for no device."""
+        from torch import distributed  # noqa: PLC0415
+
+        self.board.come(self.rank)
+        distributed.broadcast(numbers, src=0)
+
     def leave(self) -> None:
-        """Give the connections back; all ranks do so, or end."""
+        """Give the connections back: returns when all ranks do so, and not before.
+
+        Graphs that have recorded a meeting must be gone by then: NCCL waits for their end, and for ever
+        (https://docs.nvidia.com/dl-cuda-graph/troubleshooting/process-hang.html).
+        """
         from torch import distributed  # noqa: PLC0415
 
         distributed.destroy_process_group()

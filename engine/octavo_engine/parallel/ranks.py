@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from octavo_engine.parallel.peers import JOIN_SECONDS, TorchPeers, device_of, jo
 from octavo_engine.parallel.team import Team
 
 log = logging.getLogger(__name__)
+
+PART_SECONDS = 5.0
+UNSEEN = "; no rank is late: what they wait for is a device, what connects devices, or what this process is at"
 
 Progress = Callable[[int, int], None]
 
@@ -60,6 +64,7 @@ class Ranks:
     peers: TorchPeers
     split: Split  # what of the model is ours
     meeting: TemporaryDirectory[str]
+    on_devices: bool  # each has one that computes while its process goes on
 
     @classmethod
     def start(cls, own: Assignment, spec: ModelSpec) -> Ranks:
@@ -85,7 +90,7 @@ class Ranks:
             peers = meet(team, lambda: join(0, own.size, place, device, board))
             failed.pop_all()
         log.info("%d ranks have met", own.size)
-        return cls(team, peers, Split(shard_of(spec, 0, own.size), peers), meeting)
+        return cls(team, peers, Split(shard_of(spec, 0, own.size), peers), meeting, on_devices=device.type != "cpu")
 
     def loaded(self, progress: SharedProgress) -> Loaded:
         """What the others have, once all have loaded. Raises StartupError or EngineDead, whatever kept one from it."""
@@ -98,12 +103,34 @@ class Ranks:
         self.team.say(blocks=blocks)
         self.team.wait_for("ready")
 
+    def awaited(self) -> str:
+        """Who keeps the others waiting, in words to add to a complaint; empty when nobody is known to.
+
+        A process is late that has not come to a meeting. A device is not seen: where one hangs in its work, all
+        processes have come, and their devices wait for each other.
+        """
+        return self.team.awaited() or (UNSEEN if self.on_devices else "")
+
     def close(self) -> None:
-        """End the others, and what is shared with them."""
+        """End the others, and what is shared with them. What was recorded of meetings is forgotten by then.
+
+        NCCL parts when all ranks do, so we part while they end, and not after that; and from a lost one not at all.
+        """
+        self.team.end()
+        if self.team.fault is None or not self.on_devices:
+            leave_within(self.peers.leave, PART_SECONDS)
         self.team.close()
-        self.peers.leave()
         self.peers.board.close()
         self.meeting.cleanup()
+
+
+def leave_within(leave: Callable[[], None], seconds: float) -> None:
+    """Part from the others; where one of them never comes to that, it is left behind in its thread."""
+    parting = threading.Thread(target=leave, name="octavo-parting", daemon=True)
+    parting.start()
+    parting.join(seconds)
+    if parting.is_alive():
+        log.warning("the other ranks do not part within %g s: left as they are", seconds)
 
 
 def meet(team: Team, join_others: Callable[[], TorchPeers], seconds: float = JOIN_SECONDS) -> TorchPeers:

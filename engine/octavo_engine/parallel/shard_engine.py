@@ -1,4 +1,4 @@
-"""What a worker computes with: one rank's weights, its part of the cache, and its peers."""
+"""What a worker computes with: one rank's weights, its part of the cache, its graphs, and its peers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from octavo_engine.model.joined import Split
 from octavo_engine.model.loading import load_model
 from octavo_engine.model.sharding import shard_of
 from octavo_engine.model.spec import read_spec
-from octavo_engine.parallel import wire
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
+from octavo_engine.parallel.following import Follower
 from octavo_engine.parallel.peers import TorchPeers, device_of, join
-from octavo_engine.runtime.inputs import inputs_of
-from octavo_engine.runtime.kv_store import LayerCache, allocate
+from octavo_engine.runtime.cuda_recorder import CudaRecorder
+from octavo_engine.runtime.graphs import GraphedSteps
+from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Steps
 
@@ -31,7 +32,6 @@ class ShardEngine:
 
     def __init__(self, assignment: Assignment, decoder: Decoder, peers: TorchPeers, device: torch.device) -> None:
         self._assignment, self._decoder, self._peers, self._device = assignment, decoder, peers, device
-        self._caches: list[LayerCache] = []
 
     @classmethod
     def load(cls, assignment: Assignment, board: Board, on_progress: Callable[[int, int], None]) -> Self:
@@ -69,20 +69,25 @@ class ShardEngine:
         needs = needs_of(read_spec(config.model), config, width=self._width)
         return plan_cache(as_loaded(needs, self._device), room_of(config, self._device)).blocks
 
-    def allocate(self, blocks: int) -> None:
-        """Make this rank's part of the cache; raises InsufficientMemory."""
-        geometry = geometry_of(self._decoder.spec, self._assignment.config, self._width)
-        dtype = getattr(torch, self._assignment.cached)
-        self._caches = allocate(geometry, blocks, dtype=dtype, device=self._device)
+    def follower(self, blocks: int) -> Follower:
+        """What follows rank 0, over this rank's part of a cache of so many blocks, which is made here: the last one is
+        that of graphs, where there are some. Raises InsufficientMemory."""
+        config = self._assignment.config
+        geometry = geometry_of(self._decoder.spec, config, self._width)
+        caches = allocate(geometry, blocks, dtype=getattr(torch, self._assignment.cached), device=self._device)
+        steps = self._graphed(Steps(self._decoder, caches))
+        return Follower(steps, self._peers, block_size=config.block_size, device=self._device)
 
-    @torch.inference_mode()
-    def step(self, data: bytes) -> None:
-        """Compute a step, given as `wire.encode` gave it; raises NotAStep, and what a kernel or a lost peer raises."""
-        inputs = inputs_of(wire.decode(data), self._assignment.config.block_size, self._device)
-        Steps(self._decoder, self._caches)(inputs)
+    def _graphed(self, steps: Steps) -> Steps | GraphedSteps:
+        """With graphs, none of which is recorded yet, exactly where rank 0 has them."""
+        config = self._assignment.config
+        if self._device.type != "cuda" or not (sizes := config.graph_sizes):
+            return steps
+        longest = needs_of(read_spec(config.model), config, width=1).max_model_len
+        return GraphedSteps.over(steps, sizes, CudaRecorder(self._device), max_context=longest)
 
     def leave(self) -> None:
-        """Part from the peers."""
+        """Part from the peers; graphs must be forgotten by then."""
         self._peers.leave()
 
     @property

@@ -218,12 +218,16 @@ class Team:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Have all workers end, and wait for it; those that do not are killed."""
+    def end(self) -> None:
+        """Have all workers end when they have done what they were told. However one ends now, it is not lost."""
         with self._news:
             self._ending = True
         for worker in self._workers:
             worker.channel.end()
+
+    def close(self) -> None:
+        """Have all workers end, and wait for it; those that do not are killed."""
+        self.end()
         deadline = time.monotonic() + END_SECONDS
         for worker in self._workers:
             try:

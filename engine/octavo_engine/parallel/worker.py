@@ -1,7 +1,7 @@
 """A rank other than the first: `python -m octavo_engine.parallel.worker SOCKET BOARD`, started by rank 0 alone.
 
 It loads its shard, and then computes each step that it is told of, in the order in which it is told. It keeps nothing
-of a step but keys and values. When rank 0 is gone, it goes.
+of a step but keys and values, and decodes that it was told to record. When rank 0 is gone, it goes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from octavo_engine.parallel.board import Board
 from octavo_engine.parallel.channel import Channel, Kind
 
 if TYPE_CHECKING:
-    from octavo_engine.parallel.shard_engine import ShardEngine
+    from octavo_engine.parallel.following import Follower
 
 log = logging.getLogger(__name__)
 
@@ -64,20 +64,23 @@ def _work(channel: Channel, descriptor: int) -> int:
     channel.say({"loaded": engine.weight_bytes, "blocks": engine.blocks()})
     if (message := channel.receive()) is None:
         return 0
-    engine.allocate(message.words["blocks"])
+    follower = engine.follower(message.words["blocks"])
     gc.freeze()
     gc.enable()
     channel.say({"ready": assignment.rank})
-    _follow(channel, engine)
+    follow(channel, follower)
+    follower.close()
     engine.leave()
     return 0
 
 
-def _follow(channel: Channel, engine: ShardEngine) -> None:
-    """Compute every step until rank 0 says no more."""
+def follow(channel: Channel, follower: Follower) -> None:
+    """Do all that rank 0 says, in its order, until it says no more."""
     while (message := channel.receive()) is not None:
-        assert message.kind is Kind.STEP, "once it serves, rank 0 speaks of steps only"
-        engine.step(message.body)
+        if message.kind is Kind.STEP:
+            follower.step(message.body)
+        elif answer := follower.obey(message.words):
+            channel.say(answer)
 
 
 class LoadingNews:

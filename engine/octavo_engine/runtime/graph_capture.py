@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Self
 
+from octavo_engine.errors import EngineDead
 from octavo_engine.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -15,11 +17,22 @@ log = logging.getLogger(__name__)
 PAUSES = 19
 
 
+class NotRecorded(Exception):
+    """A device has computed what it was given, but could not record it; it can go on. The words say why, in a line."""
+
+    @classmethod
+    def because(cls, error: Exception) -> Self:
+        """For that reason."""
+        return cls(f"{type(error).__name__}: {error}".splitlines()[0])
+
+
 class GraphCapture:
     """An errand for the step thread: each call records one size, if it is time for that.
 
     The largest first. All share one pool of memory, in which the smaller ones find room that the largest has left
     behind; and if memory is short, that shows at once.
+
+    `record` raises EngineDead where no step can be computed any more; anything else only means that there is no graph.
     """
 
     def __init__(
@@ -38,7 +51,7 @@ class GraphCapture:
         self._not_before = 0.0
 
     def __call__(self, idle: bool) -> bool:
-        """Record a size, at once if nobody waits; False when there is nothing more to do. Raises nothing."""
+        """Record a size, at once if nobody waits; False when there is nothing more to do. Raises EngineDead."""
         if not idle and self._clock() < self._not_before:
             return True
         size = self._left.pop()
@@ -46,6 +59,8 @@ class GraphCapture:
         try:
             with self._pulse.computing(f"graph of {size}"):
                 self._record(size)
+        except EngineDead:
+            raise
         except Exception as error:
             self._give_up(size, error)
             return False
@@ -64,7 +79,7 @@ class GraphCapture:
 
     def _give_up(self, size: int, error: Exception) -> None:
         self._pulse.rest()
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = error if isinstance(error, NotRecorded) else NotRecorded.because(error)
         larger = [str(other) for other in self._sizes if other > size]
         but = f", but those padded to {', '.join(larger)}," if larger else ""
         log.warning(

@@ -7,7 +7,7 @@ kernel by kernel. What records is behind a protocol, so that everything here is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -30,7 +30,8 @@ class Recorder(Protocol):
     """Records work on a device."""
 
     def record(self, compute: Callable[[], Tensor], /) -> Recording:
-        """Record what `compute` launches. It may run first, more than once; raises whatever it raises."""
+        """Record what `compute` launches. It may run first, more than once, and raises whatever it raises then; raises
+        NotRecorded where that went well and the recording does not."""
 
 
 class Graph(NamedTuple):
@@ -53,6 +54,13 @@ class GraphedSteps:
         self._device = steps.caches[0][0].device
         self._inputs = GraphInputs(shape, self._device)
         self._graphs: dict[int, Graph] = {}
+
+    @classmethod
+    def over(cls, steps: Steps, sizes: Sequence[int], recorder: Recorder, *, max_context: int) -> Self:
+        """Of a cache whose last block nobody else uses; `max_context`: tokens of the longest sequence."""
+        blocks, block_size = steps.caches[0][0].shape[:2]
+        shape = GraphShape(sequences=sizes[-1], max_context=max_context, block_size=block_size, spare_block=blocks - 1)
+        return cls(steps, shape, sizes, recorder)
 
     @property
     def recorded(self) -> list[int]:
@@ -80,10 +88,19 @@ class GraphedSteps:
         recording = self._recorder.record(lambda: model.forward(inputs.tokens, inputs.layout, caches))
         self._graphs[size] = Graph(numbers, recording)
 
+    def forget(self, size: int) -> None:
+        """Compute decodes of so many sequences kernel by kernel again, if they are recorded; their memory is free."""
+        self._graphs.pop(size, None)
+
+    def forget_all(self) -> None:
+        """Forget every size."""
+        self._graphs.clear()
+
     def _graph_for(self, inputs: StepInputs) -> Graph | None:
         """The recorded step for a batch of decodes, each of which gives a next token.
 
-        Only the smallest size that holds them: in a larger one padding would cost more than launches do.
+        Only the smallest size that holds them: in a larger one padding would cost more than launches do. Ranks that
+        have recorded the same decide the same: it follows from the plan of the step alone.
         """
         sequences = len(inputs.layout.context_lens)
         if inputs.sampling_rows is not None or inputs.layout.num_decodes != sequences:

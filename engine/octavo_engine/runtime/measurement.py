@@ -2,7 +2,8 @@
 
 A quick look, not a benchmark: the best of some repetitions, by the compiled kernels' own tests where they run, else by
 torch's operations. It is kept in the user's cache, and a later measurement replaces it only by better figures, since a
-busy machine measures too little.
+busy machine measures too little. It takes some of a device's memory, and gives it back: a start looks before the cache
+takes all that is left.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def measure(name: str, device: torch.device, dtype: torch.dtype) -> Machine:
         threads = torch.get_num_threads()
         bandwidth, flops = rates.read_rate(threads, READ_BYTES), rates.product_rate(dtype, threads)
         return Machine(name=name, bandwidth=bandwidth, flops=flops)
-    return Machine(name=name, bandwidth=_read_rate(device), flops=_product_rate(device, dtype))
+    machine = Machine(name=name, bandwidth=_read_rate(device), flops=_product_rate(device, dtype))
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what the allocator holds in reserve would count as the weights'
+    return machine
 
 
 @torch.inference_mode()

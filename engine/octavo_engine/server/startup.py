@@ -13,7 +13,6 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.metrics import Metrics
 from octavo_engine.model.costs import cached_width, cost_of
 from octavo_engine.model.sharding import heaviest
-from octavo_engine.runtime.measurement import machine_of
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +74,7 @@ class StartupReport:
         )
         blocks, size = assembly.num_blocks, config.block_size
         log.info("KV cache %.2f GiB: %d blocks of %d tokens", assembly.cache_bytes / GIB, blocks, size)
-        with self.timed("machine"):
-            machine = machine_of(assembly.device, assembly.dtype)
-        width = assembly.dtype.itemsize
+        machine, width = assembly.machine, assembly.dtype.itemsize
         part = heaviest(assembly.spec, config.tensor_parallel_size).spec  # the machine is one rank's: so is the work
         self._metrics.roofline.know(cost_of(part, width, cached=cached_width(config, width)), machine)
         rates = machine.bandwidth / 1e9, machine.flops / 1e9

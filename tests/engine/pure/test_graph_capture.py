@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from octavo_engine.errors import EngineDead
 from octavo_engine.pulse import Phase, Pulse
 from octavo_engine.runtime.graph_capture import PAUSES, GraphCapture
 
@@ -73,3 +74,12 @@ def test_what_cannot_be_recorded_is_said_in_one_line_and_ends_the_errand(caplog:
     assert "\n" not in line
     assert found.pulse.beat.phase is Phase.IDLE
     assert found.phases == {}
+
+
+def test_the_loss_of_a_rank_is_no_reason_to_go_on() -> None:
+    def lost(_size: int) -> None:
+        raise EngineDead("rank 1 of 2 was killed")
+
+    capture = GraphCapture(lost, (1, 2), pulse=Pulse(), on_phase=lambda *_: None)
+    with pytest.raises(EngineDead, match="rank 1 of 2"):
+        capture(True)

@@ -66,14 +66,13 @@ def test_sizes_are_those_that_are_named_else_those_of_the_rule() -> None:
     ("changes", "reason"),
     [
         ({"enforce_eager": True}, "--enforce-eager"),
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size is more than 1"),
         ({"attention_backend": "torch"}, "--attention-backend is torch"),
     ],
 )
 def test_where_nothing_is_recorded_it_is_known_why(changes: dict[str, object], reason: str) -> None:
     config = replace(EngineConfig(), **changes)  # type: ignore[arg-type]
     assert (config.graph_sizes, config.why_eager) == ((), reason)
-    assert EngineConfig().why_eager is None
+    assert EngineConfig().why_eager is EngineConfig(tensor_parallel_size=2).why_eager is None
 
 
 def test_memory_for_graphs_is_set_aside_on_a_device_alone() -> None:
