@@ -207,8 +207,7 @@ class Metrics:
         for request, why in batch.preempted:
             self._preempted[why].add()
             if request.status is not Status.FINISHED:
-                # A second preemption may come before the request caught up with the first.
-                self._computed_before[request] = max(self._computed_before.get(request, 0), request.num_recompute)
+                self._computed_before[request] = request.num_lost  # where steps overlap, it may run again by now
         for request in batch.admitted:
             self._admit(request)
         self._evicted.add(batch.evicted_blocks)

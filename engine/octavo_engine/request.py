@@ -198,6 +198,7 @@ class Request:
     num_computed: int = 0
     num_cached: int = 0  # prompt tokens found in the prefix cache at the first admission
     num_recompute: int = 0  # tokens still to compute a second time after a preemption
+    num_lost: int = 0  # the most that were computed when it was preempted
     num_preemptions: int = 0
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None

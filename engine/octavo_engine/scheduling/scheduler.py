@@ -204,6 +204,7 @@ class Scheduler:
 
     def _preempt(self, victim: Request, plan: Plan, reason: PreemptReason, by: Request) -> None:
         victim.num_recompute = victim.num_computed
+        victim.num_lost = max(victim.num_lost, victim.num_computed)
         self._stop(victim)
         victim.status = Status.WAITING
         victim.num_preemptions += 1

@@ -123,6 +123,7 @@ def test_a_decode_adds_no_prompt_tokens(bench: Bench) -> None:
 
 def preempt(made: Request) -> Batch:
     """What the scheduler does to a victim."""
+    made.num_lost = max(made.num_lost, made.num_computed)
     made.num_recompute, made.num_computed = made.num_computed, 0
     made.status = Status.WAITING
     made.num_preemptions += 1
@@ -158,6 +159,19 @@ def test_a_second_preemption_before_it_caught_up_forgets_nothing(bench: Bench) -
     bench.metrics.step(preempt(made), 0.1)
     bench.metrics.step(Batch(slices=(whole(made, 0),)), 0.1)
     assert bench.value("octavo_prompt_tokens_total", source="recomputed") == 90
+    assert bench.value("octavo_prompt_tokens_total", source="computed") == 10
+
+
+def test_what_is_readmitted_before_its_preemption_is_told_counts_in_full(bench: Bench) -> None:
+    """Where steps overlap, the next one is decided before a step is told: what it found in the prefix cache is not what
+    was lost."""
+    made = request(prompt=100)
+    made.num_computed = 90
+    lost = preempt(made)
+    made.num_computed, made.num_recompute = 16, 74  # readmitted
+    bench.metrics.step(lost, 0.1)
+    bench.metrics.step(Batch(slices=(whole(made, 16),)), 0.1)
+    assert bench.value("octavo_prompt_tokens_total", source="recomputed") == 74
     assert bench.value("octavo_prompt_tokens_total", source="computed") == 10
 
 
