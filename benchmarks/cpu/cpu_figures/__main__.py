@@ -50,13 +50,14 @@ def _measured(options: argparse.Namespace) -> Outcome:
     if machine["load_average_before"] > machine["cores"] / 2:
         say(f"the machine is busy (load average {machine['load_average_before']}): figures will be low and uneven")
     limit_key = {"what": "limits", "cpu": machine["cpu"], "threads": options.threads}
-    limit = limits.Limits(**kept.get_or(limit_key, lambda: limits.measure(options.threads)))
+    before = limits.Limits(**kept.get_or(limit_key, lambda: limits.measure(options.threads)))
     plan = _plan(options, model, vllm)
     run = Run(plan, kept, say)
     run.measure()
+    after = limits.Limits(**kept.get_or(limit_key | {"when": "after"}, lambda: limits.measure(options.threads)))
     return Outcome(
         machine=machine,
-        limits=limit,
+        limits=limits.best(before, after),
         cost=cost_of(read_spec(str(model)), width=2),
         figures={contender.name: run.figures(contender) for contender in reversed(plan.contenders)},
         starts={contender.name: run.start(contender) for contender in reversed(plan.contenders)},

@@ -102,8 +102,11 @@ class Run:
         return any(self._kept.find(key) is None for key in (self._plan.start_key(contender), *keys))
 
     def _start(self, stack: ExitStack, contender: Contender) -> Server:
-        """Alone: those that were started before are stopped by now."""
-        self._say(f"starting {contender.name}")
+        """Alone: those started before are stopped by now. The second time, since the first one reads its files
+        into memory: a kernel may have taken them out of it while another server was started."""
+        self._say(f"starting {contender.name}, twice")
+        with Server(contender.recipe) as first:
+            self._say(f"{contender.name} is ready after {first.ready_seconds:.1f} s, with its files to be read")
         server = stack.enter_context(Server(contender.recipe))
         start = Start(server.ready_seconds, server.memory())
         self._kept.keep(self._plan.start_key(contender), asdict(start))
