@@ -27,6 +27,7 @@ HEAVY = {
     "test_nothing_lost.py": "serves a real model on two replicas under load",
     "test_main_job.py": "serves a real model, and installs the charts",
     "test_prometheus.py": "serves a real model under load",
+    "test_engine_alerts.py": "serves a real model under load",
     "operator/test_charts.py": "installs the charts, whose definitions it shares with the one before",
 }
 """Files of which a few at a time are enough for the processors, and why. All others mostly wait for pods."""
