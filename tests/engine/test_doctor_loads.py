@@ -49,8 +49,10 @@ def ask(server: ServingProcess, prompt: int, answer: int, seed: int) -> None:
 
 
 @contextmanager
-def clients(server: ServingProcess, number: int, prompt: int, answer: int, reason: str = "") -> Iterator[None]:
-    """So many clients, each of which asks again when it has its answer, until the body ends.
+def clients(
+    server: ServingProcess, number: int, *, prompt: int, answer: int, reason: str = "", pause: float = 0.0
+) -> Iterator[None]:
+    """So many clients, each of which asks again `pause` seconds after it has its answer, until the body ends.
 
     It begins when one is served and, with a `reason`, another waits for it.
     """
@@ -62,6 +64,7 @@ def clients(server: ServingProcess, number: int, prompt: int, answer: int, reaso
             while not over.is_set():
                 ask(server, prompt, answer, 1000 * client + turn)
                 turn += 1
+                over.wait(pause)
         except httpx.HTTPError as error:
             failures.append(error)
 
@@ -76,6 +79,27 @@ def clients(server: ServingProcess, number: int, prompt: int, answer: int, reaso
         for thread in threads:
             thread.join(60)
     assert not failures
+
+
+@contextmanager
+def unread_streams(server: ServingProcess, number: int) -> Iterator[None]:
+    """So many long answers of which nobody reads a byte; in the end all hang up at once."""
+    body = {"model": "m", "prompt": [1000] * 8, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    content = json.dumps(body).encode()
+    head = ("POST /v1/completions HTTP/1.1", "Host: m", "Content-Type: application/json")
+    lines = "\r\n".join((*head, f"Content-Length: {len(content)}", "", ""))
+    place, sockets = urlsplit(server.url), []
+    try:
+        for _ in range(number):
+            sockets.append(socket.socket())
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)  # a few tokens fill it
+            sockets[-1].settimeout(10)
+            sockets[-1].connect((place.hostname, place.port))
+            sockets[-1].sendall(lines.encode() + content)
+        yield
+    finally:
+        for connection in sockets:
+            connection.close()
 
 
 def begun(load: dict[str, Any], reason: str) -> bool:
@@ -113,6 +137,23 @@ def test_an_idle_engine_waits_for_its_clients(tight: ServingProcess) -> None:
     (only,) = told(tight, seconds=0.3)
     assert only["limiter"] == "load"
     assert "between them and the server" in only["effect"]
+
+
+def test_clients_that_pause_between_requests_leave_an_engine_that_could_do_more(tight: ServingProcess) -> None:
+    with clients(tight, 1, prompt=8, answer=2, pause=0.5):
+        found = found_in_time(tight, "load")
+    assert "of the time, and" in found["evidence"]
+    assert found["advice"] == "send more at the same time"
+    assert "times as much" in found["effect"]
+
+
+def test_clients_that_never_read_do_not_keep_steps_from_following_each_other(tight: ServingProcess) -> None:
+    """So nothing is said of them; what they do not take waits outside of the engine."""
+    with unread_streams(tight, 4):
+        tight.until(lambda: tight.load()["running"] == 4, "all are served")
+        found = told(tight)
+    assert {item["limiter"] for item in found}.isdisjoint({"http", "load"}), found
+    tight.until(lambda: not tight.load()["running"], "an idle engine")
 
 
 def test_full_batches_make_a_queue_and_top_says_the_same(tight: ServingProcess) -> None:
@@ -179,24 +220,13 @@ def test_gauges_are_right_at_once_when_all_come_and_when_all_hang_up(tight: Serv
 
     tight.until(lambda: now() == (0, 0, 0, 0), "an idle engine")
     before = aborted()
-    body = {"model": "m", "prompt": [1000] * 8, "max_tokens": 400, "ignore_eos": True, "stream": True}
-    place = urlsplit(tight.url)
-    sockets = [socket.create_connection((place.hostname, place.port), timeout=10) for _ in range(12)]
-    try:
-        content = json.dumps(body).encode()
-        head = ("POST /v1/completions HTTP/1.1", "Host: m", "Content-Type: application/json")
-        lines = "\r\n".join((*head, f"Content-Length: {len(content)}", "", ""))
-        for connection in sockets:
-            connection.sendall(lines.encode() + content)
+    with unread_streams(tight, 12):
         tight.until(lambda: sum(now()[:2]) == 12, "everybody is counted")
         waiting, running, usage, oldest = now()
         assert waiting >= 8  # four may run
         assert running + waiting == 12
         assert usage > 0
         assert oldest > 0
-    finally:
-        for connection in sockets:
-            connection.close()
     tight.until(lambda: now() == (0, 0, 0, 0), "nobody is counted")
     assert aborted() - before == 12
 

@@ -113,11 +113,12 @@ def _doubled(now: int | None) -> str:
 
 
 def _between_steps(facts: Facts) -> Finding:
+    """Never a client that reads slowly: what it does not take waits for it, and the steps do not."""
     times = f"up to {1 / facts.busy:.1f} times as many tokens" if facts.busy >= 0.05 else "many times as many tokens"
     return Finding(
         Limiter.HTTP,
         f"requests ran all the time, but steps took {percent(facts.busy)} of it",
-        "give the process a processor that nothing else uses, and look for clients that read slowly",
+        "give the process a processor that nothing else uses",
         f"{times} a second, if nothing is left between two steps",
     )
 
