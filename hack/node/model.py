@@ -47,16 +47,22 @@ def publish(settings: Settings, namespace: str) -> str:
     """
     if settings.kubeconfig is not None:
         raise NodeError("the model volume is a folder of the embedded node; give your cluster a claim of its own")
-    place = settings.models / NAME / Path(_MEMBER).name
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_suffix(".partial")
-        shutil.copyfile(ensure_file(settings), partial)
-        partial.rename(place)
+    copy_whole(ensure_file(settings), settings.models / NAME / Path(_MEMBER).name)
     _drop_released(settings, f"pv/octavo-models-{namespace}")
     values = {"namespace": namespace, "claim": CLAIM, "path": str(settings.models), "node": config.NODE_NAME}
     addons.apply(settings, Template(_VOLUME.read_text()).substitute(values))
     return f"pvc://{CLAIM}/{NAME}"
+
+
+def copy_whole(file: Path, place: Path) -> None:
+    """Copy a file to where others may look for it meanwhile, or copy it, too."""
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".partial-") as scratch:
+        partial = Path(scratch) / place.name
+        shutil.copyfile(file, partial)
+        partial.rename(place)
 
 
 def _drop_released(settings: Settings, volume: str) -> None:
