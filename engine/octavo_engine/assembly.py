@@ -106,10 +106,7 @@ def assemble(
     plan = plan_cache(needs, room_of(config, device))  # what cannot fit is refused before a weight is read
     if pages is not None:
         pages.expect(plan.cache_bytes if on_host else 0)
-    if needs.max_model_len > spec.max_positions:
-        log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", needs.max_model_len)
-    if spec.kv_scales and config.kv_cache_dtype == "auto":
-        log.info("the checkpoint's scales for keys and values of 8 bits are used with --kv-cache-dtype fp8 alone")
+    tell_of(spec, config, needs.max_model_len)
     device_rates = None if on_host else measured(platform, on_phase)  # before weights and cache take its memory
     ranks = start_ranks(config, spec, platform, on_phase)
     with ended_on_error(ranks):
@@ -121,11 +118,7 @@ def assemble(
                 plan = plan_cache(as_loaded(needs, device), room_of(config, device))
             if others is not None and others.blocks is not None:
                 plan = replace(plan, blocks=min(plan.blocks, others.blocks))
-            geometry = geometry_of(decoder.spec, config, dtype.itemsize)
-            blocks = plan.blocks + (1 if platform.graph_sizes_of(config) else 0)  # one is what pads graphs
-            caches = allocate(geometry, blocks, dtype=platform.cached, device=device, pages=pages)
-            if ranks is not None:
-                ranks.allocate(blocks)
+            caches = make_caches(config, platform, decoder.spec, num_blocks=plan.blocks, ranks=ranks, pages=pages)
     graphs = graphed_steps(config, platform, decoder, caches, needs.max_model_len)
     engine = build_engine(
         config,
@@ -152,6 +145,32 @@ def assemble(
         graphs=graphs,
         errand=None if graphs is None else capture_of(graphs, engine, on_phase, ranks),
     )
+
+
+def tell_of(spec: ModelSpec, config: EngineConfig, max_model_len: int) -> None:
+    """Log what of the checkpoint is used in another way than one might think."""
+    if max_model_len > spec.max_positions:
+        log.info("dynamic rope scaling: all sequences are turned as one of %d tokens is", max_model_len)
+    if spec.kv_scales and config.kv_cache_dtype == "auto":
+        log.info("the checkpoint's scales for keys and values of 8 bits are used with --kv-cache-dtype fp8 alone")
+
+
+def make_caches(
+    config: EngineConfig,
+    platform: Platform,
+    spec: ModelSpec,
+    *,
+    num_blocks: int,
+    ranks: Ranks | None,
+    pages: HostPages | None,
+) -> list[LayerCache]:
+    """This rank's cache of so many blocks, and the others' theirs; raises InsufficientMemory."""
+    geometry = geometry_of(spec, config, platform.dtype.itemsize)
+    blocks = num_blocks + (1 if platform.graph_sizes_of(config) else 0)  # one is what pads graphs
+    caches = allocate(geometry, blocks, dtype=platform.cached, device=platform.device, pages=pages)
+    if ranks is not None:
+        ranks.allocate(blocks)
+    return caches
 
 
 def measured(platform: Platform, on_phase: Phase) -> Machine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import socket
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from held_output import Out
 from octavo_engine.server.access_log import JsonAccessLog, TextAccessLog
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.exchange import Exchange, watched_by
@@ -31,17 +31,8 @@ KEY = "sk-first-key-of-the-test"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-class Out(io.StringIO):
-    """Standard output that can be held up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def write(self, text: str) -> int:
-        assert self.gate.wait(DEADLINE_SECONDS)
-        return super().write(text)
+class Log(Out):
+    """What the access log has said."""
 
     def lines(self, count: int) -> list[dict[str, Any]]:
         """All lines, once there are so many."""
@@ -65,19 +56,19 @@ def tokenizer(smollm2_gguf: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def module_out() -> Out:
-    return Out()
+def module_out() -> Log:
+    return Log()
 
 
 @pytest.fixture(scope="module")
-def shared(tokenizer: Tokenizer, module_out: Out) -> Iterator[ScriptedServer]:
+def shared(tokenizer: Tokenizer, module_out: Log) -> Iterator[ScriptedServer]:
     log = JsonAccessLog(module_out, model="scripted", clients=True)
     with scripted_server(tokenizer, keys=KeyRing((KEY,)), on_end=log, max_waiting=4, max_num_seqs=4) as server:
         yield server
 
 
 @pytest.fixture
-def out(module_out: Out) -> Out:
+def out(module_out: Log) -> Log:
     assert module_out.getvalue() == ""
     return module_out
 
@@ -88,7 +79,7 @@ def post(server: ScriptedServer, path: str, headers: dict[str, str] | None = Non
         return client.post(path, json={"model": "scripted"} | body, headers=given)
 
 
-def test_an_answer_is_told_with_the_ids_and_counts_that_the_client_sees(shared: ScriptedServer, out: Out) -> None:
+def test_an_answer_is_told_with_the_ids_and_counts_that_the_client_sees(shared: ScriptedServer, out: Log) -> None:
     traced = {"x-request-id": "mine-1", "traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     answer = post(shared, CHAT, traced, messages=QUESTION, n=2).json()
     line = out.line()
@@ -118,7 +109,7 @@ def test_an_answer_is_told_with_the_ids_and_counts_that_the_client_sees(shared: 
     assert found.first_token == pytest.approx(line["first_token_seconds"], abs=1e-5)
 
 
-def test_it_says_nothing_of_what_was_said_nor_of_the_key(shared: ScriptedServer, out: Out) -> None:
+def test_it_says_nothing_of_what_was_said_nor_of_the_key(shared: ScriptedServer, out: Log) -> None:
     post(shared, COMPLETIONS, prompt="Xylophone concerto", user="somebody", stop=["Paris"])
     (_,) = out.lines(1)
     text = out.getvalue()
@@ -127,7 +118,7 @@ def test_it_says_nothing_of_what_was_said_nor_of_the_key(shared: ScriptedServer,
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/v1/responses"])
-def test_a_stream_is_told_when_it_is_over(shared: ScriptedServer, out: Out, path: str) -> None:
+def test_a_stream_is_told_when_it_is_over(shared: ScriptedServer, out: Log, path: str) -> None:
     asked = {CHAT: {"messages": QUESTION}, COMPLETIONS: {"prompt": "x", "max_tokens": 99}}.get(path, {"input": "x"})
     shared.model.gate.clear()
     opened = threading.Thread(target=lambda: post(shared, path, stream=True, **asked))
@@ -156,7 +147,7 @@ def test_a_stream_is_told_when_it_is_over(shared: ScriptedServer, out: Out, path
     ],
 )
 def test_who_is_refused_is_told_with_the_reason(
-    shared: ScriptedServer, out: Out, asked: tuple[str, Any, dict[str, str]], expected: tuple[int, str]
+    shared: ScriptedServer, out: Log, asked: tuple[str, Any, dict[str, str]], expected: tuple[int, str]
 ) -> None:
     path, body, headers = asked
     reply = post(shared, path, headers, **body)
@@ -168,7 +159,7 @@ def test_who_is_refused_is_told_with_the_reason(
     assert {line[name] for name in unknown} == {None}
 
 
-def test_other_routes_are_told_and_a_server_that_is_well_is_not(shared: ScriptedServer, out: Out) -> None:
+def test_other_routes_are_told_and_a_server_that_is_well_is_not(shared: ScriptedServer, out: Log) -> None:
     with shared.client as client:
         client.headers["Authorization"] = f"Bearer {KEY}"
         assert client.get("/health").status_code == 200
@@ -181,7 +172,7 @@ def test_other_routes_are_told_and_a_server_that_is_well_is_not(shared: Scripted
     assert out.line()["status"] == 503
 
 
-def test_for_want_of_room_the_line_has_the_id_that_explain_knows(shared: ScriptedServer, out: Out) -> None:
+def test_for_want_of_room_the_line_has_the_id_that_explain_knows(shared: ScriptedServer, out: Log) -> None:
     reply = post(shared, COMPLETIONS, prompt="x", n=5)
     assert reply.status_code == 429
     line = out.line()
@@ -192,7 +183,7 @@ def test_for_want_of_room_the_line_has_the_id_that_explain_knows(shared: Scripte
 
 
 def test_a_fault_inside_is_told_plain_and_streamed(
-    shared: ScriptedServer, out: Out, caplog: pytest.LogCaptureFixture
+    shared: ScriptedServer, out: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     shared.model.fault = fail_after(0)
     try:
@@ -215,7 +206,7 @@ def fail_after(tokens: int) -> Any:
     return lambda request: "scripted failure" if request.num_output >= tokens else None
 
 
-def test_a_client_that_leaves_is_told(shared: ScriptedServer, out: Out) -> None:
+def test_a_client_that_leaves_is_told(shared: ScriptedServer, out: Log) -> None:
     body = json.dumps({"model": "scripted", "prompt": "x", "stream": True, "max_tokens": 200, "ignore_eos": True})
     head = (
         f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
@@ -236,7 +227,7 @@ def test_a_client_that_leaves_is_told(shared: ScriptedServer, out: Out) -> None:
     assert (line["status"], line["id"], line["error"]) == (499, None, None)
 
 
-def test_what_a_client_writes_breaks_no_line_and_steers_no_terminal(shared: ScriptedServer, out: Out) -> None:
+def test_what_a_client_writes_breaks_no_line_and_steers_no_terminal(shared: ScriptedServer, out: Log) -> None:
     path = "/%0d%0a%1b[31m%22}%0a{%22log%22:%22access%22%e2%80%a8" + "x" * 4000
     sent = (
         f"GET {path} HTTP/1.1\r\nHost: x\r\nx-request-id: a\x1b[31mb\r\ntraceparent: 00-zz\r\nConnection: close\r\n\r\n"
@@ -250,7 +241,7 @@ def test_what_a_client_writes_breaks_no_line_and_steers_no_terminal(shared: Scri
 
 
 def test_who_does_not_read_loses_lines_and_holds_nobody_up(tokenizer: Tokenizer) -> None:
-    out = Out()
+    out = Log()
     log = JsonAccessLog(out, model="scripted", waiting=2)
     out.gate.clear()
     with scripted_server(tokenizer, on_end=log) as server:

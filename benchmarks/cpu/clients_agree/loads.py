@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpu_figures.servers import Recipe, free_port
+from cpu_figures.servers import Recipe, free_port, octavo
 
 POOL_BYTES = 1 << 30
 
@@ -37,23 +37,9 @@ LOADS = (REAL, PACED)
 
 def recipe(load: Load, model: Path, threads: int) -> Recipe:
     """The server of a load."""
-    return _real(load, model, threads) if load.model == REAL.model else _paced()
-
-
-def _real(load: Load, model: Path, threads: int) -> Recipe:
-    port, management = free_port(), free_port()
-    flags = {
-        "--port": port,
-        "--management-port": management,
-        "--dtype": "bfloat16",
-        "--threads": threads,
-        "--kv-cache-memory-bytes": POOL_BYTES,
-        "--served-model-name": load.model,
-        "--log-level": "warning",
-    }
-    words = [str(word) for pair in flags.items() for word in pair]
-    command = [sys.executable, "-m", "octavo_engine", "serve", str(model), *words, "--no-enable-prefix-caching"]
-    return Recipe("smollm2", command, f"http://127.0.0.1:{management}/readyz", port)
+    if load.model != REAL.model:
+        return _paced()
+    return octavo(model, threads, "--no-enable-prefix-caching", name=load.model, pool_bytes=POOL_BYTES)
 
 
 def _paced() -> Recipe:

@@ -101,22 +101,22 @@ class Server:
         self._log.close()
 
 
-def octavo(model: Path, threads: int) -> Recipe:
-    """`octavo serve`, from this checkout."""
+def octavo(model: Path, threads: int, *flags: object, name: str = "octavo", pool_bytes: int = POOL_BYTES) -> Recipe:
+    """`octavo serve`, from this checkout, with `flags` beside those that all have."""
     port, management = free_port(), free_port()
-    flags = {
+    common = {
         "--port": port,
         "--management-port": management,
         "--dtype": "bfloat16",
         "--threads": threads,
-        "--kv-cache-memory-bytes": POOL_BYTES,
+        "--kv-cache-memory-bytes": pool_bytes,
         "--served-model-name": "smollm2",
         "--log-level": "warning",
         "--stuck-prefill-seconds": 3600,  # its timer goes on while it is stopped
     }
-    words = [str(word) for pair in flags.items() for word in pair]
-    command = [sys.executable, "-m", "octavo_engine", "serve", str(model), *words]
-    return Recipe("octavo", command, f"http://127.0.0.1:{management}/readyz", port)
+    words = [str(word) for pair in common.items() for word in pair]
+    command = [sys.executable, "-m", "octavo_engine", "serve", str(model), *words, *map(str, flags)]
+    return Recipe(name, command, f"http://127.0.0.1:{management}/readyz", port)
 
 
 def vllm(program: Path, model: Path, threads: int, cache: Path, *, compiled: bool) -> Recipe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
+from urllib.parse import urlsplit
 
-from cpu_figures.servers import Recipe, Server, free_port
+from cpu_figures.servers import Recipe, Server, octavo
 from octavo_engine.bench.measurement import Measurement, Progress, measure
 from octavo_engine.bench.outcome import Failure, Outcome
 from octavo_engine.bench.settings import BenchSettings
@@ -72,21 +72,11 @@ class Cell:
 
 def place(model: Path, way: Way, threads: int) -> Place:
     """A server that is not running yet, on ports that are free now."""
-    port, management = free_port(), free_port()
-    flags = {
-        "--port": port,
-        "--management-port": management,
-        "--dtype": "bfloat16",
-        "--threads": threads,
-        "--kv-cache-memory-bytes": POOL_BYTES,
-        "--max-model-len": WINDOW,
-        "--max-num-batched-tokens": WINDOW,
-        "--served-model-name": "smollm2",
-        "--log-level": "warning",
-    }
-    words = [str(word) for pair in flags.items() for word in pair]
-    command = [sys.executable, "-m", "octavo_engine", "serve", str(model), *words, *way.flags]
-    return Place(Recipe(way.key, command, f"http://127.0.0.1:{management}/readyz", port), management)
+    flags = ("--max-model-len", WINDOW, "--max-num-batched-tokens", WINDOW, *way.flags)
+    recipe = octavo(model, threads, *flags, name=way.key, pool_bytes=POOL_BYTES)
+    management = urlsplit(recipe.ready_url).port
+    assert management is not None, "its own port"
+    return Place(recipe, management)
 
 
 def cold_seconds(model: Path, threads: int) -> float:

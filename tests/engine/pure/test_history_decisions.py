@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import threading
 import time
 from typing import Any
 
+from held_output import DEADLINE_SECONDS, Out
 from octavo_engine.batch import Batch
 from octavo_engine.history.decisions import DecisionLog
 from octavo_engine.history.recent import History
 from octavo_engine.request import EventKind, FinishReason, RejectReason, Request
 from octavo_engine.scheduling.scheduler import Scheduler
 from scheduling_helpers import request, run, scheduler
-
-DEADLINE_SECONDS = 20.0
-
-
-class Out(io.StringIO):
-    """Standard output that can be held up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def write(self, text: str) -> int:
-        assert self.gate.wait(DEADLINE_SECONDS)
-        return super().write(text)
 
 
 def lines(out: Out, until: str) -> list[dict[str, Any]]:

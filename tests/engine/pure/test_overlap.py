@@ -9,40 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from late_device import EOS, LateDevice, answer
-from octavo_engine.engine import Engine
+from late_device import EOS, answer
+from late_engine import LateEngine
 from octavo_engine.errors import EngineDead
 from octavo_engine.request import PROMISED, FinishReason, Request, SamplingParams
-from octavo_engine.scheduling.kv_cache import KVCache
-from octavo_engine.scheduling.policy import make_policy
-from octavo_engine.scheduling.scheduler import Scheduler
-from scripted_engine import CountingMetrics, NumberText
 
-BLOCK = 2
 _ids = count()
 PROMPTS = st.lists(st.integers(1, 3), min_size=1, max_size=9)  # so few ids that prompts begin alike
 PENALTIES = st.sampled_from([0.0, 0.0, 0.5])
 ARRIVALS = st.tuples(PROMPTS, st.integers(1, 8), st.integers(0, 12), st.integers(0, 2), PENALTIES)
 
 
-class Overlapping:
-    """An engine over a device that tells its tokens late."""
+class Overlapping(LateEngine):
+    """An engine that is a step ahead of what it knows."""
 
-    def __init__(self, *, blocks: int = 64, seqs: int = 8, budget: int = 16, policy: str = "fcfs") -> None:
-        self.device, self.metrics = LateDevice(BLOCK), CountingMetrics()
-        self.cache = KVCache(blocks, BLOCK)
-        self.scheduler = Scheduler(
-            self.cache, max_num_batched_tokens=budget, max_num_seqs=seqs, policy=make_policy(policy, 30.0)
-        )
-        self.engine = Engine(
-            scheduler=self.scheduler,
-            runner=self.device,
-            metrics=self.metrics,
-            detokenizer=lambda request: NumberText(),
-            eos_ids=frozenset({EOS}),
-            max_model_len=1000,
-            overlap=True,
-        )
+    def __init__(self, **options: Any) -> None:
+        super().__init__(overlap=True, **options)
 
     def add(self, prompt: list[int], max_tokens: int, **fields: Any) -> Request:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, presence_penalty=fields.pop("penalty", 0.0))

@@ -11,18 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from late_device import EOS, LateDevice, answer, told_of
+from late_device import EOS, answer, told_of
+from late_engine import LateEngine
 from octavo_engine.batch import Batch, Known, Read, Slice
-from octavo_engine.engine import Engine, Output
+from octavo_engine.engine import Output
 from octavo_engine.errors import PromptTooLong
 from octavo_engine.prompt_reading import HiddenSum, PromptLogprobs, PromptReading, ScoredToken
 from octavo_engine.request import FinishReason, Pooling, Request, SamplingParams
-from octavo_engine.scheduling.kv_cache import KVCache
-from octavo_engine.scheduling.policy import make_policy
-from octavo_engine.scheduling.scheduler import Scheduler
-from scripted_engine import CountingMetrics, NumberText
 
-BLOCK = 2
 WANTED = ("nothing", "logprobs", "last", "mean")
 _ids = count()
 
@@ -38,25 +34,8 @@ def request(prompt: list[int], wanted: str = "logprobs", max_tokens: int = 4, **
     return Request(id=f"p{next(_ids)}", tokens=list(prompt), params=params, pooling=pooling, arrival=0.0, **fields)
 
 
-class Parts:
+class Parts(LateEngine):
     """An engine over a device that computes and reads as it is told."""
-
-    def __init__(
-        self, *, blocks: int = 64, seqs: int = 8, budget: int = 16, policy: str = "fcfs", overlap: bool = False
-    ) -> None:
-        self.device, self.metrics, self.cache = LateDevice(BLOCK), CountingMetrics(), KVCache(blocks, BLOCK)
-        self.scheduler = Scheduler(
-            self.cache, max_num_batched_tokens=budget, max_num_seqs=seqs, policy=make_policy(policy, 30.0)
-        )
-        self.engine = Engine(
-            scheduler=self.scheduler,
-            runner=self.device,
-            metrics=self.metrics,
-            detokenizer=lambda request: NumberText(),
-            eos_ids=frozenset({EOS}),
-            max_model_len=1000,
-            overlap=overlap,
-        )
 
     def add(self, *requests: Request) -> None:
         for item in requests:
