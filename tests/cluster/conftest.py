@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cluster_api import administrator, kind_named, path_of
-from cluster_tools import Kubectl, wait_for
+from cluster_tools import KUBECTL_SECONDS, Kubectl, wait_for
 from node import binaries, config, lifecycle, programs
+from patience import PATIENCE_SECONDS
 from running_order import name_of, put_first
 
 HACK = config.HACK
@@ -69,7 +70,9 @@ def cluster(settings: config.Settings) -> config.Settings:
         )
     if "PYTEST_XDIST_WORKER" in os.environ and settings.kubeconfig is None and _well(settings):
         return settings
-    done = subprocess.run([HACK / "cluster", "up"], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        [HACK / "cluster", "up"], capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=False
+    )
     if done.returncode:
         pytest.fail(f"hack/cluster up failed:\n{done.stdout}{done.stderr}", pytrace=False)
     return settings
@@ -87,7 +90,7 @@ def kubectl(cluster: config.Settings) -> Kubectl:
     program = str(binaries.built(cluster, programs.KUBECTL))
     environment = os.environ | {"KUBECONFIG": str(cluster.admin_kubeconfig)}
 
-    def run(*arguments: str, stdin: str | None = None, check: bool = True, timeout: float = 60) -> str:
+    def run(*arguments: str, stdin: str | None = None, check: bool = True, timeout: float = KUBECTL_SECONDS) -> str:
         done = subprocess.run(
             [program, *arguments],
             input=stdin,
@@ -113,6 +116,6 @@ def namespace(cluster: config.Settings) -> Iterator[str]:
     api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": head})
     # A pod is refused until its service account exists.
     account = path_of(kind_named("serviceaccount"), name, "default")
-    wait_for(lambda: api.get(account), 30, "the service account", interval=0.05)
+    wait_for(lambda: api.get(account), "the service account", interval=0.05)
     yield name
     api.delete(f"/api/v1/namespaces/{name}")

@@ -23,6 +23,7 @@ from cpu_limited import cpu_limited
 from node import config, model
 from octavo_operator.manifests.alerting import Scope
 from octavo_operator.manifests.alerts import Objectives, service_alerts
+from patience import PATIENCE_SECONDS
 from prometheus_server import Prometheus, hastened, static_job
 from serving_process import PORTS, START_SECONDS, ServingProcess, launch, start
 
@@ -53,7 +54,7 @@ def watching(settings: config.Settings, engine: ServingProcess, seconds: int = 1
     alerts = [alert.rendered() for alert in service_alerts(Scope(), OBJECTIVES)]
     groups = hastened([{"name": "octavo-service", "rules": alerts}])
     with prometheus_server.prometheus(settings, [job], groups, seconds) as server:
-        wait_for(lambda: server.query("octavo_server_state"), 20, "the first scrape")
+        wait_for(lambda: server.query("octavo_server_state"), "the first scrape")
         yield server
 
 
@@ -63,20 +64,20 @@ def state(server: Prometheus, alert: str, severity: str) -> str | None:
     return max((sample["metric"]["alertstate"] for sample in found), default=None)
 
 
-def fires(server: Prometheus, alert: str, severity: str, seconds: float) -> None:
+def fires(server: Prometheus, alert: str, severity: str) -> None:
     """Waits until it does, and looks up that it was pending before: Prometheus remembers what a poll may miss."""
-    wait_for(lambda: state(server, alert, severity) == "firing", seconds, f"{alert} {severity}; now: {server.alerts()}")
+    wait_for(lambda: state(server, alert, severity) == "firing", f"{alert} {severity}; now: {server.alerts()}")
     pending = f'ALERTS{{alertname="{alert}",severity="{severity}",alertstate="pending"}}'
     assert server.query(f"last_over_time({pending}[10m])"), (alert, severity)
 
 
-def ends(server: Prometheus, alert: str, severity: str, seconds: float) -> None:
-    wait_for(lambda: state(server, alert, severity) is None, seconds, f"no {alert} {severity}; now: {server.alerts()}")
+def ends(server: Prometheus, alert: str, severity: str) -> None:
+    wait_for(lambda: state(server, alert, severity) is None, f"no {alert} {severity}; now: {server.alerts()}")
 
 
 def ask(engine: ServingProcess, seed: int) -> dict[str, Any]:
     body = {"model": "m", "prompt": [1000 + seed] * 8, "max_tokens": ANSWER, "ignore_eos": True}
-    reply = httpx.post(f"{engine.url}/v1/completions", json=body, timeout=60)
+    reply = httpx.post(f"{engine.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
     answer: dict[str, Any] = reply.raise_for_status().json()
     return answer
 
@@ -130,28 +131,28 @@ def test_late_answers_burn_the_objectives_and_answers_in_time_end_the_alerts(wat
     engine, server = watched.engine, watched.prometheus
     with cpu_limited(engine.process.pid, LIMITED), clients(engine, CROWD):
         for alert, severity in BURNS:
-            fires(server, alert, severity, 90)
+            fires(server, alert, severity)
     with clients(engine, 1):
         for alert, histogram in HISTOGRAMS.items():
-            ends(server, alert, "critical", 60)
+            ends(server, alert, "critical")
             late = server.value(Scope().late_share(histogram, 0.2, "60s"))
             assert late is not None
             assert late > 0.144, (alert, late)
         for alert in HISTOGRAMS:
-            ends(server, alert, "warning", 90)
+            ends(server, alert, "warning")
     assert not server.alerts()
 
 
 def test_a_step_that_does_not_end_is_a_stuck_engine_until_it_does(watched: Watched) -> None:
     """The process answers its probes and its scrapes, and holds a request; its watchdog has more patience."""
     engine, server = watched.engine, watched.prometheus
-    wait_for(lambda: not server.alerts(), 90, f"silence at rest; now: {server.alerts()}")
+    wait_for(lambda: not server.alerts(), f"silence at rest; now: {server.alerts()}")
     answers: list[dict[str, Any]] = []
     asked = threading.Thread(target=lambda: answers.append(ask(engine, 0)))
     watched.hold.touch()
     try:
         asked.start()
-        fires(server, "OctavoEngineStuck", "critical", 30)
+        fires(server, "OctavoEngineStuck", "critical")
         assert engine.management("/livez").status_code == 200
         assert engine.load()["running"] == 1
         assert not answers
@@ -159,7 +160,7 @@ def test_a_step_that_does_not_end_is_a_stuck_engine_until_it_does(watched: Watch
         watched.hold.unlink()
         asked.join(60)
     assert answers[0]["usage"]["completion_tokens"] == ANSWER
-    ends(server, "OctavoEngineStuck", "critical", 30)
+    ends(server, "OctavoEngineStuck", "critical")
 
 
 def test_a_start_that_takes_too_long_is_told_until_it_serves(settings: config.Settings) -> None:
@@ -169,8 +170,8 @@ def test_a_start_that_takes_too_long_is_told_until_it_serves(settings: config.Se
         with ExitStack() as limit:
             limit.enter_context(cpu_limited(engine.process.pid, STARTING))
             with watching(settings, engine, seconds=2) as server:
-                fires(server, "OctavoSlowStart", "warning", 90)
+                fires(server, "OctavoSlowStart", "warning")
                 assert engine.management("/readyz").text in ("starting", "warming")
                 limit.close()
                 engine.until(lambda: " serving " in engine.output, "it serves", START_SECONDS)
-                ends(server, "OctavoSlowStart", "warning", 30)
+                ends(server, "OctavoSlowStart", "warning")

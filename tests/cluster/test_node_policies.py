@@ -12,6 +12,7 @@ import pytest
 from cluster_tools import Kubectl, create, wait_for
 from metadata_server import metadata_server
 from node import config
+from patience import PATIENCE_SECONDS
 from toolbox import reaches, resolves, start, toolbox
 
 embedded = pytest.mark.skipif(
@@ -31,14 +32,14 @@ done
 @pytest.fixture(scope="module", autouse=True)
 def enforced(cluster: config.Settings) -> None:
     command = [config.HACK / "cluster", "addon", "network-policies"]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=True)
 
 
 @pytest.fixture
 def elsewhere(kubectl: Kubectl, namespace: str) -> Iterator[str]:
     name = f"{namespace}-elsewhere"
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": "search"}}})
-    wait_for(lambda: kubectl("get", "-n", name, "sa/default", check=False).startswith("NAME"), 30, "the account")
+    wait_for(lambda: kubectl("get", "-n", name, "sa/default", check=False).startswith("NAME"), "the account")
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
 
@@ -76,21 +77,21 @@ def test_ports_open_only_to_whom_the_policies_name(kubectl: Kubectl, namespace: 
         return {"friend": (answers[0], answers[1]), "stranger": (answers[2], answers[3])}
 
     everybody = {"friend": (True, True), "stranger": (True, True)}
-    wait_for(lambda: seen() == everybody, 30, "all open without a policy")
+    wait_for(lambda: seen() == everybody, "all open without a policy")
     friends = {"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": 8001}]}
     create(kubectl, policy(namespace, "management", "server", ingress=[friends]))
     wanted = {"friend": (False, True), "stranger": (False, False)}
-    wait_for(lambda: seen() == wanted, 30, "8001 open to the friend alone")
+    wait_for(lambda: seen() == wanted, "8001 open to the friend alone")
     team = {"from": [{"namespaceSelector": {"matchLabels": {"team": "search"}}}], "ports": [{"port": 8000}]}
     create(kubectl, policy(namespace, "api", "server", ingress=[team]))
     wanted = {"friend": (False, True), "stranger": (True, False)}
-    wait_for(lambda: seen() == wanted, 30, "8000 open to the other namespace alone")
+    wait_for(lambda: seen() == wanted, "8000 open to the other namespace alone")
     # The node's own probes have come through all the while.
     restarts = kubectl("get", "pod", "server", "-n", namespace, "-o", "jsonpath={.status.containerStatuses[0]}")
     assert '"restartCount":0' in restarts
     assert '"ready":true' in restarts
     kubectl("delete", "networkpolicy", "--all", "-n", namespace)
-    wait_for(lambda: seen() == everybody, 30, "all open again")
+    wait_for(lambda: seen() == everybody, "all open again")
 
 
 def test_names_resolve_while_the_metadata_address_is_out_of_reach(
@@ -98,14 +99,12 @@ def test_names_resolve_while_the_metadata_address_is_out_of_reach(
 ) -> None:
     start(kubectl, namespace, toolbox("client", "/busybox sleep 600", app="client"))
     with metadata_server(cluster) as metadata:
-        wait_for(lambda: reaches(kubectl, namespace, "client", metadata, 80), 30, "the metadata address in reach")
+        wait_for(lambda: reaches(kubectl, namespace, "client", metadata, 80), "the metadata address in reach")
         anywhere = {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]}
         outside = {"to": [{"ipBlock": anywhere}], "ports": [{"port": 443}, {"port": 80}]}
         ports = [{"port": "dns", "protocol": "UDP"}, {"port": "dns-tcp"}]
         create(kubectl, policy(namespace, "out", "client", egress=[{"to": [DNS], "ports": ports}, outside]))
-        wait_for(
-            lambda: not reaches(kubectl, namespace, "client", metadata, 80), 30, "the metadata address out of reach"
-        )
+        wait_for(lambda: not reaches(kubectl, namespace, "client", metadata, 80), "the metadata address out of reach")
         assert resolves(kubectl, namespace, "client", NAME)
         kubectl("delete", "networkpolicy", "out", "-n", namespace)
-        wait_for(lambda: reaches(kubectl, namespace, "client", metadata, 80), 30, "the metadata address in reach again")
+        wait_for(lambda: reaches(kubectl, namespace, "client", metadata, 80), "the metadata address in reach again")

@@ -24,6 +24,7 @@ from cluster_tools import Kubectl, create, wait_for
 from counted_load import CountedLoad, Fate
 from node import config, images, model
 from operator_process import OperatorProcess
+from patience import PATIENCE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ KEY, NEXT_KEY = "first-key", "second-key"
 CRD = config.CHECKOUT / "crds" / "inferenceservices.octavo.dev.yaml"
 DRAIN_SECONDS = 30
 LEASE_SECONDS = 20  # a busy machine must not make the operator believe that another has taken over
-READY_SECONDS = 150  # for a new pod on a machine that has other things to do
+ROLLOUT_SECONDS = 450  # two replicas, one after the other, each of which loads a model and drains
 EVICTED, REFUSED = "Success", "TooManyRequests"
 
 
@@ -103,7 +104,7 @@ def place(kubectl: Kubectl, cluster: config.Settings) -> Iterator[Place]:
         pytest.skip("images and the model are brought into the embedded node only")
     image = images.load(cluster, images.IMAGES["engine"])
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=120)
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     source = model.publish(cluster, NAMESPACE)
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
@@ -112,9 +113,7 @@ def place(kubectl: Kubectl, cluster: config.Settings) -> Iterator[Place]:
     try:
         made("apply", "-f", "-", stdin=json.dumps(secret(KEY)))
         made("apply", "-f", "-", stdin=json.dumps(service(source, replicas=2)))
-        wait_for(
-            lambda: list(made.pods().values()) == [True, True], 2 * READY_SECONDS, "two ready replicas", interval=1
-        )
+        wait_for(lambda: list(made.pods().values()) == [True, True], "two ready replicas", interval=1)
         yield made
     finally:
         operator.kill()
@@ -135,9 +134,9 @@ def lose_nothing(place: Place, phases: Phases, record_property: Callable[[str, o
         for phase, act in phases.items():
             began = time.monotonic()
             load.account.phase = phase
-            wait_for(lambda phase=phase: load.answers(phase) >= 2, 60, f"answers in the phase {phase!r}")
+            wait_for(lambda phase=phase: load.answers(phase) >= 2, f"answers in the phase {phase!r}")
             act(place)
-            wait_for(lambda phase=phase: load.answers(phase) >= 6, 60, f"more answers in the phase {phase!r}")
+            wait_for(lambda phase=phase: load.answers(phase) >= 6, f"more answers in the phase {phase!r}")
             load.account.seconds[phase] = time.monotonic() - began
     record_property("account", load.account.table())
     log.info("what became of every request:\n%s", load.account.table())
@@ -161,7 +160,7 @@ def test_no_accepted_request_is_lost_in_five_rollouts(
     place: Place, record_property: Callable[[str, object], None]
 ) -> None:
     patch(place, replicas=2)
-    wait_for(lambda: place.new_pods(set(), 2), READY_SECONDS, "two ready replicas", interval=1)
+    wait_for(lambda: place.new_pods(set(), 2), "two ready replicas", interval=1)
     phases: Phases = {f"rollout {number}": partial(rolling_restart, number=number) for number in range(1, 6)}
     lose_nothing(place, phases | {f"drain {number}": node_drain for number in range(1, 4)}, record_property)
 
@@ -169,24 +168,24 @@ def test_no_accepted_request_is_lost_in_five_rollouts(
 def rolling_restart(place: Place, number: int) -> None:
     old = set(place.pods())
     patch(place, restartedAt=f"2030-01-01T00:00:0{number}Z")
-    wait_for(lambda: place.new_pods(old, 2), 3 * READY_SECONDS, "the end of the rollout", interval=1)
+    wait_for(lambda: place.new_pods(old, 2), "the end of the rollout", within=ROLLOUT_SECONDS, interval=1)
 
 
 def rolling_restart_without_the_operator(place: Place) -> None:
     """The operator is killed as soon as it has passed the wish on, and comes back before the end."""
     old = set(place.pods())
     patch(place, restartedAt="2029-01-01T00:00:00Z")
-    wait_for(lambda: set(place.pods()) - old, 30, "the first new pod")
+    wait_for(lambda: set(place.pods()) - old, "the first new pod")
     place.operator.kill()
-    wait_for(lambda: any(ready for pod, ready in place.pods().items() if pod not in old), READY_SECONDS, "it is ready")
+    wait_for(lambda: any(ready for pod, ready in place.pods().items() if pod not in old), "it is ready")
     place.operator.start(lease_seconds=LEASE_SECONDS)
-    wait_for(lambda: place.new_pods(old, 2), 2 * READY_SECONDS, "the end of the rollout", interval=1)
+    wait_for(lambda: place.new_pods(old, 2), "the end of the rollout", interval=1)
 
 
 def deleted_pod(place: Place) -> None:
     victim = min(place.pods())
     place("delete", "pod", victim, "--wait=false")
-    wait_for(lambda: place.new_pods({victim}, 2), READY_SECONDS, "a replacement", interval=1)
+    wait_for(lambda: place.new_pods({victim}, 2), "a replacement", interval=1)
 
 
 def node_drain(place: Place) -> None:
@@ -194,18 +193,16 @@ def node_drain(place: Place) -> None:
     first, second = place.pods()
     assert place.evict(first) == EVICTED
     assert place.evict(second) == REFUSED, "one of two may go at a time"
-    starting = wait_for(lambda: set(place.pods()) - {first, second}, 30, "a replacement").pop()
+    starting = wait_for(lambda: set(place.pods()) - {first, second}, "a replacement").pop()
     assert place.evict(starting) == EVICTED, "what does not serve yet may always go"
     assert place.evict(second) == REFUSED
-    wait_for(
-        lambda: place.evict(second) == EVICTED, READY_SECONDS, "the second goes when the first is replaced", interval=1
-    )
-    wait_for(lambda: place.new_pods({first, second, starting}, 2), READY_SECONDS, "two new pods", interval=1)
+    wait_for(lambda: place.evict(second) == EVICTED, "the second goes when the first is replaced", interval=1)
+    wait_for(lambda: place.new_pods({first, second, starting}, 2), "two new pods", interval=1)
 
 
 def scale_down(place: Place) -> None:
     patch(place, replicas=1)
-    wait_for(lambda: place.new_pods(set(), 1), 90, "one pod is left", interval=1)
+    wait_for(lambda: place.new_pods(set(), 1), "one pod is left", interval=1)
 
 
 def test_keys_change_without_a_restart_and_without_harm_to_running_answers(place: Place) -> None:
@@ -215,7 +212,7 @@ def test_keys_change_without_a_restart_and_without_harm_to_running_answers(place
         return httpx.get(f"{address}/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
     assert (accepted(KEY), accepted(NEXT_KEY)) == (True, False)
-    with openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, timeout=120) as client:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, timeout=PATIENCE_SECONDS) as client:
         long = client.completions.create(
             model="smollm2", prompt="Once", max_tokens=900, stream=True, extra_body={"ignore_eos": True}
         )
@@ -223,8 +220,8 @@ def test_keys_change_without_a_restart_and_without_harm_to_running_answers(place
         place("apply", "-f", "-", stdin=json.dumps(secret("# rotated", NEXT_KEY)))
         # The kubelet looks again within its sync period, or when the pod changes: a test has no minute to wait.
         place("annotate", "pod", "--all", "example.com/look-again=now", "--overwrite")
-        wait_for(lambda: accepted(NEXT_KEY), 100, "the new key is accepted")
-        wait_for(lambda: not accepted(KEY), 10, "the old key is not")
+        wait_for(lambda: accepted(NEXT_KEY), "the new key is accepted")
+        wait_for(lambda: not accepted(KEY), "the old key is not")
         last = ""
         for chunk in long:
             text.append(chunk.choices[0].text)
@@ -236,14 +233,14 @@ def test_keys_change_without_a_restart_and_without_harm_to_running_answers(place
 def test_a_stream_longer_than_the_drain_is_told_and_the_pod_ends_in_time_with_0(place: Place) -> None:
     name = "short-drain"
     place("apply", "-f", "-", stdin=json.dumps(service(place.source, name, drainSeconds=2)))
-    (pod,) = wait_for(
-        lambda: list(ready) if all((ready := place.pods(name)).values()) and ready else None, READY_SECONDS, "ready"
-    )
+    (pod,) = wait_for(lambda: list(ready) if all((ready := place.pods(name)).values()) and ready else None, "ready")
     ends: list[dict[str, Any]] = []
     events: list[str] = []
     body = {"model": "smollm2", "prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
     headers = {"Authorization": f"Bearer {next_key(place)}"}
-    with httpx.stream("POST", f"{place.address(name)}/v1/completions", json=body, headers=headers, timeout=60) as reply:
+    with httpx.stream(
+        "POST", f"{place.address(name)}/v1/completions", json=body, headers=headers, timeout=PATIENCE_SECONDS
+    ) as reply:
         lines = (line.removeprefix("data: ") for line in reply.iter_lines() if line)
         events.append(next(lines))
         place("delete", "pod", pod, "--wait=false")

@@ -26,6 +26,7 @@ from node import config, model
 from octavo_engine.bench.command import bench
 from octavo_engine.diagnosis.scrape import Between, Scrape
 from octavo_engine.doctor.command import doctor
+from patience import PATIENCE_SECONDS
 from prometheus_server import Prometheus, hastened, hastened_text, static_job, wait_state
 from serving_process import ServingProcess, serving_process
 
@@ -74,7 +75,7 @@ def prometheus(settings: config.Settings, engine: ServingProcess) -> Iterator[Pr
     address = engine.management_url.removeprefix("http://")
     groups = [group for group in rules.everything() if group["name"] != "octavo-operator"]
     with prometheus_server.prometheus(settings, [static_job("octavo", address, **LABELS)], hastened(groups)) as server:
-        wait_for(lambda: server.value("count(octavo_requests_running)"), 20, "the first scrape")
+        wait_for(lambda: server.value("count(octavo_requests_running)"), "the first scrape")
         yield server
 
 
@@ -85,7 +86,7 @@ def seen(engine: ServingProcess, prometheus: Prometheus, tmp_path_factory: pytes
     assert bench(["--url", engine.url, *LOAD, f"--json={path}"], out, {}) == 0, out.getvalue()
     after = Scrape.read(engine.management("/metrics").text, 1.0)
     ended = after.total("octavo_requests_total")
-    wait_for(lambda: prometheus.value("sum(octavo_requests_total)") == ended, 10, "the scrape after the load")
+    wait_for(lambda: prometheus.value("sum(octavo_requests_total)") == ended, "the scrape after the load")
     summary = json.loads(path.read_text(encoding="utf-8"))["summary"]
     return Seen(engine, prometheus, summary, Between(before, after), int(time.monotonic() - began) + 3)
 
@@ -208,7 +209,7 @@ def test_a_cpu_limit_is_what_the_doctor_names_first(seen: Seen) -> None:
     assert first["limiter"] == "cpu", out.getvalue()
     assert "of the scheduler's periods" in first["evidence"]
     assert first["advice"].startswith("raise resources.limits.cpu")
-    wait_for(lambda: seen.engine.load()["running"] == 0, 30, "an engine at rest")
+    wait_for(lambda: seen.engine.load()["running"] == 0, "an engine at rest")
 
 
 class Crowd:
@@ -228,7 +229,7 @@ class Crowd:
     def _ask(self, number: int) -> None:
         body = {"model": "m", "prompt": [1000 + number] * 8, "max_tokens": 400, "ignore_eos": True, "stream": True}
         with (
-            httpx.Client(timeout=60) as client,
+            httpx.Client(timeout=PATIENCE_SECONDS) as client,
             client.stream("POST", f"{self._url}/v1/completions", json=body) as answer,
         ):
             assert answer.status_code in (200, 429)
@@ -259,7 +260,7 @@ PROVOKED = ("OctavoQueueGrowing", "OctavoRequestsRejected", "OctavoKvCacheFull",
 def test_more_than_it_can_take_raises_its_alerts_and_rest_ends_them(seen: Seen) -> None:
     """A tiny cache, and clients that come faster than answers end: each alert is pending, fires, and is over."""
     server, deadline = seen.prometheus, time.monotonic() + 150
-    wait_for(lambda: not server.alerts(), 60, f"silence at rest; now: {server.alerts()}")
+    wait_for(lambda: not server.alerts(), f"silence at rest; now: {server.alerts()}")
     states: dict[str, list[str]] = {name: [] for name in PROVOKED}
     with crowd(seen.engine.url, a_second=3):
         while not all("firing" in told for told in states.values()):
@@ -271,6 +272,6 @@ def test_more_than_it_can_take_raises_its_alerts_and_rest_ends_them(seen: Seen) 
             time.sleep(0.3)
     assert all(told == ["pending", "firing"] for told in states.values()), states
     for name in PROVOKED:
-        wait_state(server, name, SERVICE, None, 60)
-    wait_for(lambda: seen.engine.load()["running"] == 0, 30, "an engine at rest")
+        wait_state(server, name, SERVICE, None)
+    wait_for(lambda: seen.engine.load()["running"] == 0, "an engine at rest")
     assert seen.engine.process.poll() is None

@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from octavo_engine import cli, termination
+from patience import PATIENCE_SECONDS
 from serving_process import DEADLINE_SECONDS, ServingProcess, serving_process, start
 
 pytestmark = pytest.mark.engine
@@ -87,18 +88,17 @@ def test_an_idle_server_ends_at_once_and_a_killed_one_leaves_nothing_in_the_way_
         port, management = (int(address.rpartition(":")[2]) for address in (first.url, first.management_url))
         first.process.kill()
         first.exit_code()
-    with serving_process(smollm2_gguf, *SMALL, f"--port={port}", f"--management-port={management}") as second:
+    patient = (f"--drain-seconds={10 * PATIENCE_SECONDS:.0f}", f"--port={port}", f"--management-port={management}")
+    with serving_process(smollm2_gguf, *SMALL, *patient) as second:
         assert httpx.post(f"{second.url}/v1/completions", json=SHORT).status_code == 200
-        began = time.monotonic()
         second.process.send_signal(signal.SIGTERM)
-        assert second.exit_code() == 0
-        assert time.monotonic() - began < 45, "nothing was there to wait for"
+        assert second.exit_code() == 0  # long before: nothing was there to wait for
         assert "Traceback" not in second.output
 
 
 def test_a_throttled_processor_with_a_full_queue_of_long_prompts_is_slow_and_alive(smollm2_gguf: Path) -> None:
     """A fifth of a processor, as a CPU limit gives it: run for 20 ms, stand still for 80."""
-    flags = ("--max-waiting-requests=8", "--stuck-decode-seconds=10", "--stuck-prefill-seconds=60")
+    flags = ("--max-waiting-requests=8",)  # with the patience that a watchdog has unless told otherwise
     body = {"model": "smollm2", "prompt": list(range(3000, 4500)), "max_tokens": 2}
     with serving_process(smollm2_gguf, *SMALL, *flags) as server, ThreadPoolExecutor(12) as clients:
         with throttled(server.process):

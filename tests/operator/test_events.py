@@ -96,7 +96,7 @@ async def test_memory_is_bounded_by_services():
 async def test_an_event_that_cannot_be_written_fails_nothing(error):
     world = World()
     world.board.error = error
-    await asyncio.wait_for(world.tell(HAPPENS, HOLDS), 1)
+    await asyncio.wait_for(world.tell(HAPPENS, HOLDS), 60)
     assert world.board.events == []
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from node.prerequisites import BROWSER, find
+from patience import PATIENCE_SECONDS
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = PATIENCE_SECONDS
 Json = dict[str, Any]
 Scheme = Literal["light", "dark"]
 

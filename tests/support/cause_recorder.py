@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from node import archives, config, runtime
+from patience import PATIENCE_SECONDS
 
 Object = dict[str, Any]
 FOLDER = config.CHECKOUT / "tests" / "operator" / "recorded"
@@ -39,7 +40,9 @@ def kubectl(*arguments: str, stdin: Object | None = None) -> str:
     command = [str(config.HACK / "kubectl"), *arguments]
     text = json.dumps(stdin) if stdin else None
     for _ in range(_PATIENCE):
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
         if done.returncode == 0:
             return done.stdout
         if "refused" not in done.stderr:

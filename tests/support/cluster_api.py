@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node import config
+from patience import PATIENCE_SECONDS
 
 Object = dict[str, Any]
 Kind = tuple[str, str]
@@ -120,7 +121,9 @@ class ClusterApi:
     def _exchange(self, verb: str, path: str, payload: str | None, content: str) -> tuple[int, Object]:
         for attempt in (1, 2):
             if self._connection is None:
-                self._connection = http.client.HTTPSConnection(self._host, context=self._context, timeout=30)
+                self._connection = http.client.HTTPSConnection(
+                    self._host, context=self._context, timeout=PATIENCE_SECONDS
+                )
             try:
                 self._connection.request(verb, path, payload, {"Content-Type": content})
                 response = self._connection.getresponse()

@@ -9,24 +9,34 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from patience import PATIENCE_SECONDS
+
 T = TypeVar("T")
+KUBECTL_SECONDS = PATIENCE_SECONDS + 30  # what it waits for itself (`--timeout=240s`) ends before
 
 
 class Kubectl(Protocol):
     """Runs kubectl and returns its standard output; with `check=False` a failure returns standard error instead."""
 
-    def __call__(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: float = 60) -> str: ...
+    def __call__(
+        self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: float = KUBECTL_SECONDS
+    ) -> str: ...
 
 
 def create(kubectl: Kubectl, manifest: dict[str, Any]) -> None:
     kubectl("create", "-f", "-", stdin=json.dumps(manifest))
 
 
-def wait_for(condition: Callable[[], T | None], timeout: float, what: str, interval: float = 0.2) -> T:
-    """Poll until `condition` returns something true and return that; fails naming `what` after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+def wait_for(
+    condition: Callable[[], T | None], what: str, *, within: float = PATIENCE_SECONDS, interval: float = 0.2
+) -> T:
+    """Poll until `condition` returns something true and return that; fails naming `what` after `within` seconds.
+
+    `within` is for what may take longer than everything else, or must not: see `patience`.
+    """
+    deadline = time.monotonic() + within
     while not (value := condition()):
         if time.monotonic() > deadline:
-            pytest.fail(f"{what} did not happen within {timeout:.0f} s")
+            pytest.fail(f"{what} did not happen within {within:.0f} s")
         time.sleep(interval)
     return value

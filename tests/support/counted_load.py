@@ -20,6 +20,8 @@ from typing import Any
 import httpx
 import openai
 
+from patience import PATIENCE_SECONDS
+
 
 class Fate(StrEnum):
     """How an exchange ended."""
@@ -149,7 +151,7 @@ class CountedLoad:
 
     def _run(self, number: int) -> None:
         pause = random.Random(number)
-        http = httpx.Client(transport=Accountant(self.account), timeout=60)
+        http = httpx.Client(transport=Accountant(self.account), timeout=PATIENCE_SECONDS)
         with openai.OpenAI(base_url=f"{self._url}/v1", api_key=self._key, http_client=http) as client:
             for turn in itertools.count():
                 if self._stop.wait(pause.uniform(0, 0.3)):

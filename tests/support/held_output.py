@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import threading
 
-DEADLINE_SECONDS = 20.0
+from patience import PATIENCE_SECONDS
+
+DEADLINE_SECONDS = PATIENCE_SECONDS
 
 
 class Out(io.StringIO):

@@ -20,6 +20,7 @@ from cluster_api import administrator, kind_named, path_of
 from cluster_tools import Kubectl, wait_for
 from fault_proxy import FaultProxy
 from node import binaries, config, programs
+from patience import PATIENCE_SECONDS
 
 RELEASE = "octavo"
 
@@ -115,14 +116,14 @@ class OperatorProcess:
 
     def metrics(self) -> str:
         """What /metrics says."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as response:
             text: str = response.read().decode()
             return text
 
     def alive(self) -> bool:
         """What /livez says."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/livez", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/livez", timeout=PATIENCE_SECONDS):
                 return True
         except OSError:
             return False
@@ -136,7 +137,7 @@ class OperatorProcess:
         if self._process is None or self._process.poll() is not None:
             return 0
         self._process.send_signal(number)
-        return self._process.wait(timeout=15)
+        return self._process.wait(timeout=PATIENCE_SECONDS)
 
     def _grant(self, settings: config.Settings) -> None:
         """The chart's account and roles, and a kubeconfig with a token of that account."""
@@ -160,7 +161,7 @@ def render_chart(namespace: str, *arguments: str, chart: str = "octavo-operator"
         env=os.environ | {"KUBECONFIG": os.devnull},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     if done.returncode:
@@ -233,22 +234,21 @@ class Services:
         conditions = service.get("status", {}).get("conditions", [])
         return next((item for item in conditions if item["type"] == kind), {})
 
-    def wait_condition(self, name: str, kind: str, reason: str, timeout: float = 30) -> dict[str, Any]:
+    def wait_condition(self, name: str, kind: str, reason: str) -> dict[str, Any]:
         """Polls until a condition has a reason; returns the condition."""
         return wait_for(
             lambda: found if (found := self.condition(name, kind)).get("reason") == reason else None,
-            timeout,
             f"{kind} of {name} for the reason {reason}",
         )
 
-    def wait_ready(self, name: str, replicas: int = 1, timeout: float = 45) -> dict[str, Any]:
+    def wait_ready(self, name: str, replicas: int = 1) -> dict[str, Any]:
         """Polls until so many replicas serve; returns the resource."""
 
         def ready() -> dict[str, Any] | None:
             service = self.get("osvc", name) or {}
             return service if service.get("status", {}).get("replicaSummary") == f"{replicas}/{replicas}" else None
 
-        return wait_for(ready, timeout, f"{replicas} ready replicas of {name}")
+        return wait_for(ready, f"{replicas} ready replicas of {name}")
 
     def desired(self, name: str) -> int:
         """How many replicas the service's Deployment shall have."""

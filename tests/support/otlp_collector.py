@@ -15,7 +15,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-DEADLINE_SECONDS = 20.0
+from patience import PATIENCE_SECONDS
+
+DEADLINE_SECONDS = PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class PrometheusOperator:
             runtime.ensure_program_image(settings, image, binaries.built(settings, program), folder="bin/")
         for path in (*binaries.monitoring_crds(settings), *binaries.prometheus_crds(settings)):
             kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
-        wait_for(lambda: has_condition(administrator().get(_DEFINITION), "Established"), 30, "the kind Prometheus")
+        wait_for(lambda: has_condition(administrator().get(_DEFINITION), "Established"), "the kind Prometheus")
         self._process = self._start(settings)
         kubectl("apply", "-f", "-", stdin=_text(*_rights(namespace), _prometheus(namespace)))
 
@@ -63,7 +63,7 @@ class PrometheusOperator:
         with self._log.open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
-    def wait_serving(self, timeout: float = 120) -> Prometheus:
+    def wait_serving(self) -> Prometheus:
         """The Prometheus, once its pod is ready."""
 
         def address() -> str:
@@ -73,9 +73,7 @@ class PrometheusOperator:
             state = self._kubectl("get", *where, "-o", f"jsonpath={ready}", check=False).split()
             return state[1] if len(state) == 2 and state[0] == "True" else ""
 
-        return Prometheus(
-            f"http://{wait_for(address, timeout, 'the Prometheus that was asked for', interval=0.5)}:9090"
-        )
+        return Prometheus(f"http://{wait_for(address, 'the Prometheus that was asked for', interval=0.5)}:9090")
 
     def stop(self) -> None:
         """Ends the operator; what it made stays until its namespace goes."""

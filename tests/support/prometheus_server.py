@@ -26,10 +26,10 @@ import yaml
 
 from cluster_tools import wait_for
 from node import binaries, config, programs
+from patience import PATIENCE_SECONDS
 
 Document = dict[str, Any]
 
-_START_SECONDS = 30.0
 _MINUTES = re.compile(r"(?<=[\[:\s])(\d+)([mh])(?=[\]:)\s]|$)")
 DOCUMENT = config.CHECKOUT / "docs" / "GRAFANA.md"
 
@@ -73,7 +73,7 @@ class Prometheus:
     def ready(self) -> bool:
         """Whether it answers queries."""
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5):
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=PATIENCE_SECONDS):
                 return True
         except OSError:
             return False
@@ -82,7 +82,7 @@ class Prometheus:
         """The data of an answer of its API."""
         address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
                 data: Document = json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode(errors='replace')}") from error
@@ -124,18 +124,17 @@ def prometheus(
 
 
 def _await_start(process: subprocess.Popen[bytes], server: Prometheus, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not server.ready():
         assert process.poll() is None, log.read_text(errors="replace")[-2000:]
         assert time.monotonic() < deadline, f"not ready: {log.read_text(errors='replace')[-2000:]}"
         time.sleep(0.1)
 
 
-def wait_state(server: Prometheus, alert: str, service: str, state: str | None, timeout: float) -> None:
+def wait_state(server: Prometheus, alert: str, service: str, state: str | None) -> None:
     """Polls until an alert about a service is in a state; None: it is neither pending nor firing."""
     wait_for(
         lambda: server.alerts().get((alert, service)) == state,
-        timeout,
         f"{alert} of {service} {state or 'resolved'}; now: {server.alerts()}",
     )
 

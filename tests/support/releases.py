@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 from node import config
+from patience import PATIENCE_SECONDS
 
 OPERATOR_CHART = config.CHECKOUT / "charts" / "octavo-operator"
 
@@ -51,4 +52,6 @@ patches:
 
 
 def _git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=config.CHECKOUT, capture_output=True, timeout=30, check=True).stdout
+    return subprocess.run(
+        ["git", *arguments], cwd=config.CHECKOUT, capture_output=True, timeout=PATIENCE_SECONDS, check=True
+    ).stdout

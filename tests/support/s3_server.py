@@ -18,9 +18,9 @@ import pytest
 
 from cluster_tools import Kubectl, create
 from node import binaries, config, programs, runtime, s3
+from patience import PATIENCE_SECONDS
 
 _PORT = 9000
-_START_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def deploy(
     runtime.ensure_program_image(settings, config.S3_IMAGE, binaries.built(settings, programs.S3))
     create(kubectl, _pod(namespace, name, buckets))
     create(kubectl, _service(namespace, name))
-    kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=240s")
     address = kubectl("get", "-n", namespace, f"service/{name}", "-o", "jsonpath={.spec.clusterIP}")
     return Endpoint(f"http://{address}:{_PORT}")
 
@@ -127,7 +127,7 @@ def _free_port(host: str) -> int:
 
 
 def _await_port(process: subprocess.Popen[bytes], host: str, port: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         with socket.socket() as probe:
             probe.settimeout(1)

@@ -37,10 +37,11 @@ from octavo_engine.server.listeners import Listener, api_listener, bind, url_of
 from octavo_engine.server.tools import Formats
 from octavo_engine.structured import Forms
 from octavo_engine.tokenizer import Tokenizer
+from patience import PATIENCE_SECONDS
 
 SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
 WINDOW = 256
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = PATIENCE_SECONDS
 
 
 @dataclass

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import openai
 
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from patience import PATIENCE_SECONDS
 from scripted_server import ScriptedServer, scripted_server
 
 TURNS = (
@@ -43,7 +44,9 @@ def saying(gguf: Path, template: str, text: str) -> Iterator[tuple[ScriptedServe
     tokenizer = tokenizer_with(gguf, template)
     with scripted_server(tokenizer) as server:
         server.model.script[:] = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_ids[0]]
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+        with openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_SECONDS
+        ) as client:
             yield server, client
 
 

@@ -15,8 +15,9 @@ from typing import IO, Any, Self
 
 import httpx
 
-START_SECONDS = 180.0  # reading a model on a busy machine
-DEADLINE_SECONDS = 60.0
+from patience import PATIENCE_SECONDS
+
+START_SECONDS = DEADLINE_SECONDS = PATIENCE_SECONDS
 PORTS = ("--port=0", "--management-port=0")
 
 

@@ -18,6 +18,7 @@ from cluster_tools import wait_for
 from fault_proxy import FaultProxy
 from node import config
 from operator_process import OperatorProcess
+from patience import PATIENCE_SECONDS
 
 MakeOperator = Callable[..., OperatorProcess]
 
@@ -43,7 +44,7 @@ class Stage:
         """Starts the operator with patience enough for faults, and waits until it leads."""
         usual: dict[str, object] = {"lease_seconds": 10, "api_timeout_seconds": 2, "heartbeat_seconds": 2}
         self.operator.start(identity, **(usual | flags))
-        wait_for(self.operator.leads, 30, "the operator's lead", interval=0.05)
+        wait_for(self.operator.leads, "the operator's lead", interval=0.05)
 
     def apply(self, name: str, **spec: Any) -> Object:
         """A service of no replica, unless `spec` says otherwise."""
@@ -81,18 +82,18 @@ class Stage:
         current = status.get("observedGeneration") == service.get("metadata", {}).get("generation")
         return bool(current and "Reconciling" not in conditions)
 
-    def wait_settled(self, *names: str, timeout: float = 30) -> None:
+    def wait_settled(self, *names: str) -> None:
         """Polls until every service is settled."""
         for name in names:
-            wait_for(partial(self.settled, name), timeout, f"the settling of {name}", interval=0.1)
+            wait_for(partial(self.settled, name), f"the settling of {name}", interval=0.1)
 
-    def wait_like(self, name: str, expected: dict[str, Object], timeout: float = 30) -> None:
+    def wait_like(self, name: str, expected: dict[str, Object]) -> None:
         """Polls until a service's children are those expected; fails with the differences."""
-        self.wait_all_like([name], expected, timeout)
+        self.wait_all_like([name], expected)
 
-    def wait_all_like(self, names: list[str], expected: dict[str, Object], timeout: float = 30) -> None:
+    def wait_all_like(self, names: list[str], expected: dict[str, Object]) -> None:
         """Polls until the children of every one of these services are those expected, and none is an orphan."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             all_children = children.of_services(self.api, self.namespace)
             wrong = {name: children.differences(expected, all_children.get(name, {})) for name in names}

@@ -27,29 +27,29 @@ class Story:
         status: dict[str, Any] = document.get("status", {})
         return status if status.get("observedGeneration") == document["metadata"]["generation"] else {}
 
-    def reaches(self, phase: str, timeout: float = 60) -> dict[str, Any]:
+    def reaches(self, phase: str) -> dict[str, Any]:
         """Polls until the spec's revision has come so far; returns the status."""
 
         def there() -> dict[str, Any] | None:
             status = self.status()
             return status if status.get("rollout", {}).get("phase") == phase else None
 
-        return wait_for(there, timeout, f"{self.name} to be {phase}")
+        return wait_for(there, f"{self.name} to be {phase}")
 
-    def serves(self, timeout: float = 60) -> set[str]:
+    def serves(self) -> set[str]:
         """Polls until the rollout is over and its replicas alone are there; returns their names."""
-        self.reaches("Complete", timeout)
-        self.services.wait_ready(self.name, self.spec.get("replicas", 1), timeout)
+        self.reaches("Complete")
+        self.services.wait_ready(self.name, self.spec.get("replicas", 1))
         return self.pods()
 
     def answers(self) -> None:
         """Polls until a replica serves: on a busy machine a probe may come late."""
-        wait_for(lambda: self.services.condition(self.name, "Ready")["status"] == "True", 30, f"{self.name} to answer")
+        wait_for(lambda: self.services.condition(self.name, "Ready")["status"] == "True", f"{self.name} to answer")
 
-    def stalls(self, reason: str, timeout: float = 60) -> str:
+    def stalls(self, reason: str) -> str:
         """Polls until the spec is refused for a reason; returns the words."""
-        self.reaches("Refused", timeout)
-        message: str = self.services.wait_condition(self.name, "Stalled", reason, timeout)["message"]
+        self.reaches("Refused")
+        message: str = self.services.wait_condition(self.name, "Stalled", reason)["message"]
         return message
 
     def pods(self) -> set[str]:
@@ -69,7 +69,7 @@ class Story:
             pods = self.services.all_of("pods").values()
             return not any(pod["metadata"]["labels"].get("octavo.dev/service") == self.name for pod in pods)
 
-        wait_for(gone, 60, f"the end of {self.name}'s replicas")
+        wait_for(gone, f"the end of {self.name}'s replicas")
 
     def container(self) -> dict[str, Any]:
         """The engine's container in the Deployment."""

@@ -45,7 +45,7 @@ def start(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> str:
     """Create a pod and return its address once it is ready."""
     name = pod["metadata"]["name"]
     create(kubectl, {**pod, "metadata": {**pod["metadata"], "namespace": namespace}})
-    kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    kubectl("wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", "--timeout=240s")
     return kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.podIP}")
 
 
@@ -58,7 +58,7 @@ def run_to_end(kubectl: Kubectl, namespace: str, pod: dict[str, Any]) -> tuple[s
         phase = kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.phase}")
         return phase if phase in ("Succeeded", "Failed") else ""
 
-    phase = wait_for(ended, 60, f"the end of pod {name}")
+    phase = wait_for(ended, f"the end of pod {name}")
     return phase, kubectl("logs", name, "-n", namespace)
 
 

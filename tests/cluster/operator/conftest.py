@@ -27,7 +27,7 @@ def engine_image(cluster: config.Settings) -> str:
 def definition(kubectl: Kubectl) -> None:
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
     # Not `kubectl wait`: for a definition so new that it has no conditions yet, it fails instead of waiting.
-    wait_for(lambda: has_condition(administrator().get(DEFINITION), "Established"), 30, "the definition is served")
+    wait_for(lambda: has_condition(administrator().get(DEFINITION), "Established"), "the definition is served")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def shared(
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     # Nobody takes over here, and a busy machine may miss a short deadline.
     operator = OperatorProcess(kubectl, cluster, [name], engine_image).start(lease_seconds=15)
-    wait_for(operator.leads, 20, "the operator's start")
+    wait_for(operator.leads, "the operator's start")
     yield Services(kubectl, name), operator
     operator.kill()
     kubectl("delete", "namespace", name, "--wait=false")

@@ -16,6 +16,7 @@ import fake_engine
 from cluster_tools import Kubectl, wait_for
 from node import config
 from operator_process import Services
+from patience import PATIENCE_SECONDS
 from story import Story
 
 ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
@@ -31,9 +32,11 @@ def one_gpu(cluster: config.Settings, kubectl: Kubectl) -> Iterator[None]:
         pods = json.loads(kubectl("get", "pods", "-A", "-o", "json", "--field-selector=spec.nodeName!="))["items"]
         return any("nvidia.com/gpu" in json.dumps(pod["spec"]["containers"]) for pod in pods)
 
-    wait_for(lambda: not held(), 90, "the end of others' accelerators")
+    wait_for(lambda: not held(), "the end of others' accelerators")
     for count in ("1", "0"):
-        subprocess.run([config.HACK / "cluster", "gpus", count], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [config.HACK / "cluster", "gpus", count], check=True, capture_output=True, timeout=PATIENCE_SECONDS
+        )
         if count == "1":
             yield
 
@@ -51,11 +54,11 @@ def test_one_accelerator_is_enough_for_every_change(services: Services, one_gpu:
     story = Story(services, "scarce", resources=ONE_GPU, engine={"maxNumSeqs": 7})
     first = story.serves()
     story.change(engine={"maxNumSeqs": 8})
-    second = story.serves(90)
+    second = story.serves()
     assert not first & second
     assert "--max-num-seqs=8" in story.container()["args"]
     story.change(rollout="InPlace", restartedAt="2030-01-01T00:00:00Z")
-    assert not second & story.serves(90)
+    assert not second & story.serves()
     story.ends()
 
 
@@ -77,13 +80,13 @@ def test_what_is_broken_takes_no_replica_down(services: Services, one_gpu: None)
         if reason:
             assert words in story.stalls(reason)
         else:
-            wait_for(lambda words=words: words in json.dumps(story.status()), 60, "the missing Secret's name")
+            wait_for(lambda words=words: words in json.dumps(story.status()), "the missing Secret's name")
         assert story.pods() == first
         story.answers()
         story.change(**{key: before.get(key) for key in change})
     assert story.serves() == first, "reverted: nothing happened"
     assert story.container() == template
-    wait_for(lambda: not story.jobs(), 30, "the end of the failed checks")
+    wait_for(lambda: not story.jobs(), "the end of the failed checks")
     assert not services.condition("broken", "Stalled")
     story.ends()
 
@@ -101,7 +104,7 @@ def test_a_replica_without_an_accelerator_limits_scaling(kubectl: Kubectl, servi
     assert services.desired("limited") == 2
     assert services.condition("limited", "Ready")["status"] == "True"
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.IDLE)
-    wait_for(lambda: services.desired("limited") == 1, 60, "the pending replica to be given up")
-    wait_for(lambda: services.pods("limited") == [first], 30, "the serving replica to be the one that stays")
+    wait_for(lambda: services.desired("limited") == 1, "the pending replica to be given up")
+    wait_for(lambda: services.pods("limited") == [first], "the serving replica to be the one that stays")
     services.wait_condition("limited", "ScalingLimited", "NotLimited")
     services.delete("limited")

@@ -58,23 +58,23 @@ def test_trouble_of_three_services_fires_their_alerts_and_no_other(
     for name in ("well", "unseen", "outgrown"):
         services.wait_ready(name)
     seen = {f'octavo_requests_running{{inferenceservice="{name}"}}' for name in ("well", "unseen", "outgrown")}
-    wait_for(lambda: all(prometheus.query(query) for query in seen), 20, "the pods in Prometheus")
+    wait_for(lambda: all(prometheus.query(query) for query in seen), "the pods in Prometheus")
 
     (unseen,), (outgrown,) = services.pods("unseen"), services.pods("outgrown")
     fake_engine.hide_metrics(kubectl, services.namespace, unseen)
     fake_engine.set_load(kubectl, services.namespace, outgrown, fake_engine.busy(waiting=60))
     troubles = {(NO_REPLICA, "never"), (MISSING, "unseen"), (LIMITED, "outgrown")}
-    wait_for(lambda: troubles <= prometheus.alerts().keys(), 40, "what is pending")
+    wait_for(lambda: troubles <= prometheus.alerts().keys(), "what is pending")
     for alert, name in troubles:
-        wait_state(prometheus, alert, name, "firing", 40)
+        wait_state(prometheus, alert, name, "firing")
     assert {key for key, state in prometheus.alerts().items() if state == "firing"} == troubles
 
     fake_engine.hide_metrics(kubectl, services.namespace, unseen, hidden=False)
     fake_engine.set_load(kubectl, services.namespace, outgrown, fake_engine.IDLE)
     services.apply("never")
     for alert, name in troubles:
-        wait_state(prometheus, alert, name, None, 60)
-    wait_for(lambda: not prometheus.alerts(), 30, f"silence; now: {prometheus.alerts()}")
+        wait_state(prometheus, alert, name, None)
+    wait_for(lambda: not prometheus.alerts(), f"silence; now: {prometheus.alerts()}")
 
 
 @pytest.mark.soak
@@ -84,17 +84,17 @@ def test_a_container_that_ends_again_and_again_is_a_restart_loop(
     """The kubelet waits longer from time to time: three restarts take it a minute."""
     with prometheus_server.prometheus(cluster, *watching(cluster, (services, operator), SLOWLY)) as server:
         services.apply("crashing", model={"source": "file:///crash"})
-        wait_state(server, RESTARTS, "crashing", "firing", 150)
+        wait_state(server, RESTARTS, "crashing", "firing")
         assert (NO_REPLICA, "crashing") in server.alerts()
         services.apply("crashing")
-        wait_state(server, RESTARTS, "crashing", None, 150)
-        wait_state(server, NO_REPLICA, "crashing", None, 60)
+        wait_state(server, RESTARTS, "crashing", None)
+        wait_state(server, NO_REPLICA, "crashing", None)
 
 
 def test_the_rules_that_fire_here_are_those_that_services_get(services: Services) -> None:
     """Word for word, but for the service that they name: a story about other rules would say nothing."""
     services.apply("ruled")
-    wait_for(lambda: services.get("prometheusrule", "ruled"), 20, "the service's rules")
+    wait_for(lambda: services.get("prometheusrule", "ruled"), "the service's rules")
     whose = f'{{namespace="{services.namespace}",inferenceservice="ruled"'
     (own,) = (services.get("prometheusrule", "ruled") or {})["spec"]["groups"]
     (shared,) = (group for group in rules.everything() if group["name"] == "octavo-service")

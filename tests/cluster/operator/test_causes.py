@@ -75,12 +75,12 @@ def test_a_broken_change_leaves_the_old_pods_and_is_undone_by_the_old_spec(
     assert services.condition("survives", "Ready")["status"] == "True"
     assert set(before) <= set(services.pods("survives"))
     services.apply("survives")
-    wait_for(lambda: services.pods("survives") == before, 45, "the old pods alone")
-    wait_for(lambda: not services.condition("survives", "Stalled"), 15, "the end of the trouble")
+    wait_for(lambda: services.pods("survives") == before, "the old pods alone")
+    wait_for(lambda: not services.condition("survives", "Stalled"), "the end of the trouble")
 
 
 def test_a_replica_that_never_serves_is_told_when_its_time_is_over(services: Services) -> None:
-    condition = services.wait_condition("never", "Stalled", "StartupTimeout", timeout=75)
+    condition = services.wait_condition("never", "Stalled", "StartupTimeout")
     assert "raise startupSeconds" in condition["message"]
 
 
@@ -89,7 +89,7 @@ def test_a_replica_that_stops_answering_is_told(kubectl: Kubectl, services: Serv
     services.wait_ready("mute")
     (pod,) = services.pods("mute")
     kubectl("exec", "-n", services.namespace, pod, "--", "/bin/busybox", "rm", READY)
-    condition = services.wait_condition("mute", "Ready", "NotAnswering", timeout=45)
+    condition = services.wait_condition("mute", "Ready", "NotAnswering")
     assert "Readiness probe failed" in condition["message"]
     kubectl("exec", "-n", services.namespace, pod, "--", "/bin/busybox", "touch", READY)
     services.wait_ready("mute")
@@ -101,7 +101,7 @@ def test_what_was_missing_is_picked_up_when_it_comes(kubectl: Kubectl, services:
     services.wait_condition("no-keys", "Stalled", "ConfigurationMissing")
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": services.head("nokeys"), "stringData": {"k": "x"}}
     create(kubectl, secret)
-    services.wait_ready("no-keys", timeout=150)
+    services.wait_ready("no-keys")
     assert not services.condition("no-keys", "Stalled")
 
 
@@ -114,19 +114,19 @@ def test_a_replica_that_is_evicted_is_told_and_replaced(kubectl: Kubectl, servic
     """By the kubelet itself, as it writes more than its limit. The next one takes a while to fetch its model."""
     limits = {"limits": {"ephemeral-storage": "4Mi"}}
     services.apply("writes", model={"source": "hf://fake/slow"}, resources=limits)
-    services.wait_ready("writes", timeout=90)
+    services.wait_ready("writes")
     (first,) = services.pods("writes")
     write = "/bin/busybox head -c 9000000 /dev/zero | /bin/busybox tr '\\0' x > /proc/1/fd/1"  # its log counts, too
     kubectl("exec", "-n", services.namespace, first, "--", "/bin/busybox", "sh", "-c", write)
-    condition = services.wait_condition("writes", "Ready", "Evicted", timeout=90)
+    condition = services.wait_condition("writes", "Ready", "Evicted")
     assert "raise resources.limits.ephemeral-storage" in condition["message"]
     assert "exceed" in condition["message"], "the kubelet's own words"
-    services.wait_ready("writes", timeout=90)
+    services.wait_ready("writes")
     evicted = services.get("pod", first)
     assert evicted is not None
     # Its status alone would not tell: an engine that is told to end does so in good order.
     assert evicted["status"]["phase"] in ("Failed", "Succeeded")
-    wait_for(lambda: not services.condition("writes", "Reconciling"), 30, "the end of the trouble")
+    wait_for(lambda: not services.condition("writes", "Reconciling"), "the end of the trouble")
 
 
 def test_services_in_trouble_cost_no_writes(services: Services) -> None:
@@ -139,13 +139,13 @@ def test_services_in_trouble_cost_no_writes(services: Services) -> None:
 
     before = versions()
     end = time.monotonic() + 15
-    wait_for(lambda: time.monotonic() > end, 20, "fifteen seconds")
+    wait_for(lambda: time.monotonic() > end, "fifteen seconds")
     assert versions() == before
 
 
 def test_no_credential_travels(kubectl: Kubectl, services: Services, operator: OperatorProcess) -> None:
     """An engine that prints a Secret's content as it dies: none of it reaches what Octavo writes."""
-    condition = services.wait_condition("leaks", "Stalled", "CrashLoop", timeout=60)
+    condition = services.wait_condition("leaks", "Stalled", "CrashLoop")
     assert "hub.example" in condition["message"]
     kinds = "osvc,deployments,jobs,configmaps,services,networkpolicies,serviceaccounts,poddisruptionbudgets"
     ours = kubectl("get", kinds, "-n", services.namespace, "-o", "json")

@@ -43,7 +43,7 @@ def lives_until_done(stage: Stage, name: str, wanted: dict[str, Any]) -> int:
     for life in range(1, ENOUGH_LIVES):
         stage.kill_after(1)
         stage.start()
-        wait_for(lambda: not stage.operator.running or done(), 40, f"the end of life {life}", interval=0.05)
+        wait_for(lambda: not stage.operator.running or done(), f"the end of life {life}", interval=0.05)
         if stage.operator.running:
             stage.operator.kill()
             return life
@@ -61,7 +61,7 @@ def test_killed_after_every_single_write(stage: Stage) -> None:
     expected = []
     for spec in STEPS:
         stage.apply("twin", **spec)
-        wait_for(lambda: scaled(stage, "twin"), 30, "what an operator makes that nobody kills")
+        wait_for(lambda: scaled(stage, "twin"), "what an operator makes that nobody kills")
         expected.append(stage.children("twin"))
     stage.operator.kill()
 
@@ -74,7 +74,7 @@ def test_killed_after_every_single_write(stage: Stage) -> None:
     stage.delete("victim")
     began = time.monotonic()
     stage.start()
-    wait_for(lambda: not names_with(stage, "victim"), 30, "the end of the children")
+    wait_for(lambda: not names_with(stage, "victim"), "the end of the children")
     assert [call for call in stage.proxy.writes(began) if "victim" in call.target] == []
     assert stage.operator.unexpected_lines() == []
 
@@ -84,18 +84,18 @@ def test_killed_after_every_single_write(stage: Stage) -> None:
 def test_killed_after_the_nth_write_of_a_whole_change(stage: Stage, step: int) -> None:
     stage.start()
     stage.apply("twin", **STEPS[step - 1])
-    wait_for(lambda: scaled(stage, "twin"), 30, "the twin")
+    wait_for(lambda: scaled(stage, "twin"), "the twin")
     began = time.monotonic()
     stage.apply("twin", **STEPS[step])
-    wait_for(lambda: scaled(stage, "twin"), 30, "the twin's change")
+    wait_for(lambda: scaled(stage, "twin"), "the twin's change")
     wanted, writes = stage.children("twin"), len(stage.proxy.writes(began))
     for count in range(1, writes + 1):
         name = f"victim-{count}"
         stage.apply(name, **STEPS[step - 1])
-        wait_for(lambda name=name: scaled(stage, name), 30, name)
+        wait_for(lambda name=name: scaled(stage, name), name)
         stage.kill_after(count)
         stage.apply(name, **STEPS[step])
-        wait_for(lambda: not stage.operator.running, 30, "the operator's death")
+        wait_for(lambda: not stage.operator.running, "the operator's death")
         stage.proxy.mend()
         stage.start()
         stage.wait_like(name, wanted)
@@ -110,23 +110,23 @@ def test_old_lists_and_replayed_events_after_a_restart_cause_no_harm(stage: Stag
     stage.operator.kill()
     stage.proxy.remember()
     stage.start()  # its lists are what the next one will be shown
-    wait_for(lambda: sum(call.verb == "list" for call in stage.proxy.calls()) > 0, 10, "the lists")
+    wait_for(lambda: sum(call.verb == "list" for call in stage.proxy.calls()) > 0, "the lists")
     stage.wait_settled("stays")
     stage.operator.kill()
 
     stage.delete("goes")
     stage.delete("again")
-    wait_for(lambda: not stage.service("again"), 10, "the end of the first of its name")
+    wait_for(lambda: not stage.service("again"), "the end of the first of its name")
     uid = stage.apply("again")["metadata"]["uid"]
     stage.apply("stays", drainSeconds=11)
     began = time.monotonic()
     with stage.proxy.failing(Rule(OldAnswer(), verbs=["list"]), Rule(Stream("replayed"))) as (old, _):
         stage.start()
-        stage.wait_settled("stays", "again", timeout=40)
+        stage.wait_settled("stays", "again")
         assert old.hits > 0
     stage.wait_settled("stays", "again")
     assert [call for call in stage.proxy.writes(began) if "/goes" in call.target] == []
-    wait_for(lambda: not stage.child(DEPLOYMENT, "goes"), 30, "the garbage collector")
+    wait_for(lambda: not stage.child(DEPLOYMENT, "goes"), "the garbage collector")
     owners = stage.child(DEPLOYMENT, "again")["metadata"]["ownerReferences"]
     assert [owner["uid"] for owner in owners] == [uid]
     grace = stage.child(DEPLOYMENT, "stays")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -152,14 +152,14 @@ def test_what_happened_while_no_event_came_is_caught_up(stage: Stage) -> None:
         stage.delete("passes")
         stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/services/changes")
         # The watches stay silent: what is seen is seen by the heartbeat.
-        stage.wait_settled("comes", timeout=20)
-        wait_for(lambda: stage.child(SERVICE, "changes"), 20, "the deleted child")
+        stage.wait_settled("comes")
+        wait_for(lambda: stage.child(SERVICE, "changes"), "the deleted child")
     stage.apply("twin", drainSeconds=8)
     stage.wait_settled("changes", "comes", "twin")
     stage.wait_like("changes", stage.children("twin"))
     assert not stage.service("goes")
     assert not stage.service("passes")
-    wait_for(stage.operator.alive, 20, "liveness")
+    wait_for(stage.operator.alive, "liveness")
     assert stage.operator.unexpected_lines() == []
 
 
@@ -182,7 +182,6 @@ def test_corrupted_bookkeeping_is_ignored_and_repaired(stage: Stage) -> None:
         stage.api.merge(f"{service}/status", {"status": status})
         wait_for(
             lambda: stage.service("corrupt").get("status", {}).get("url", "").startswith("http://corrupt."),
-            20,
             "status",
         )
     stage.wait_settled("corrupt")
@@ -199,16 +198,16 @@ def test_a_service_deleted_while_the_operator_is_down_and_its_pod_is_stuck(stage
     stage.apply("stuck", replicas=1, template={"nodeSelector": {"no": "where"}})
     stage.apply("other")
     pods = f"/api/v1/namespaces/{stage.namespace}/pods"
-    (pod,) = wait_for(lambda: stage.api.items(pods, "octavo.dev/service=stuck"), 30, "the pod")
+    (pod,) = wait_for(lambda: stage.api.items(pods, "octavo.dev/service=stuck"), "the pod")
     path = f"{pods}/{pod['metadata']['name']}"
     stage.api.merge(path, {"metadata": {"finalizers": ["example.com/stuck"]}})
     stage.operator.kill()
     stage.delete("stuck")
-    wait_for(lambda: "deletionTimestamp" in (stage.api.get(path) or {"metadata": ()})["metadata"], 30, "its deletion")
+    wait_for(lambda: "deletionTimestamp" in (stage.api.get(path) or {"metadata": ()})["metadata"], "its deletion")
     stage.start()
     stage.apply("stuck")
-    stage.wait_settled("stuck", "other", timeout=40)
+    stage.wait_settled("stuck", "other")
     stage.wait_like("stuck", stage.children("other"))
     stage.api.merge(path, {"metadata": {"finalizers": None}})
-    wait_for(lambda: stage.api.get(path) is None, 30, "the end of the stuck pod")
+    wait_for(lambda: stage.api.get(path) is None, "the end of the stuck pod")
     assert stage.operator.unexpected_lines() == []

@@ -31,14 +31,14 @@ def test_killed_in_the_middle_and_started_again(kubectl: Kubectl, namespace: str
     names = [f"many-{n}" for n in range(8)]
     documents = [services.manifest(name, replicas=0) for name in names]
     operator = make_operator(namespace).start()
-    wait_for(operator.leads, 20, "the operator's start")
+    wait_for(operator.leads, "the operator's start")
     kubectl(
         "apply", "--server-side", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": documents})
     )
-    wait_for(lambda: operator.log().count("does not exist") >= 3, 20, "the first writes", interval=0.01)
+    wait_for(lambda: operator.log().count("does not exist") >= 3, "the first writes", interval=0.01)
     operator.kill()
     operator.start()
-    wait_for(lambda: children(namespace) == all_of(names), 40, "all children")
+    wait_for(lambda: children(namespace) == all_of(names), "all children")
     for name in names:
         services.wait_condition(name, "Ready", "ScaledToZero")
     assert operator.unexpected_lines() == []
@@ -54,10 +54,10 @@ def test_a_service_deleted_while_the_operator_is_down(
     services.wait_condition("stays", "Ready", "ScaledToZero")
     services.wait_condition("goes", "Ready", "ScaledToZero")
     operator.kill()
-    kubectl("delete", "osvc", "goes", "-n", namespace, "--timeout=10s")
+    kubectl("delete", "osvc", "goes", "-n", namespace, "--timeout=240s")
     kubectl("delete", "deployment", "stays", "-n", namespace)
     operator.start()
-    wait_for(lambda: children(namespace) == all_of(["stays"]), 40, "the children of one alone")
+    wait_for(lambda: children(namespace) == all_of(["stays"]), "the children of one alone")
     assert operator.unexpected_lines() == []
 
 
@@ -69,7 +69,7 @@ def test_a_namespace_goes_without_a_hook_that_holds_it(kubectl: Kubectl, make_op
     services.apply("inside", replicas=0)
     services.wait_condition("inside", "Ready", "ScaledToZero")
     operator.kill()
-    kubectl("delete", "namespace", namespace, "--timeout=60s", timeout=90)
+    kubectl("delete", "namespace", namespace, "--timeout=240s")
 
 
 def test_of_two_operators_one_acts_and_the_other_takes_over(
@@ -77,16 +77,16 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
 ) -> None:
     services = Services(kubectl, namespace)
     first = make_operator(namespace).start(identity="first")
-    wait_for(first.leads, 20, "the first operator's lead")
+    wait_for(first.leads, "the first operator's lead")
     second = make_operator(namespace).start(identity="second")
     services.apply("one", replicas=0)
     services.wait_condition("one", "Ready", "ScaledToZero")
     assert not second.leads()
     assert first.stop() == 0
-    wait_for(second.leads, 10, "the take-over after a clean stop")
+    wait_for(second.leads, "the take-over after a clean stop")
     third = make_operator(namespace).start(identity="third")
     second.kill()
-    wait_for(third.leads, 20, "the take-over after a crash")
+    wait_for(third.leads, "the take-over after a crash")
     services.apply("two", replicas=0)
     services.wait_condition("two", "Ready", "ScaledToZero")
     for operator in (first, second, third):
@@ -98,5 +98,5 @@ def test_a_definition_that_comes_later_is_waited_for(namespace: str, make_operat
     operator = make_operator(namespace)
     operator._namespaces = [namespace, "default"]
     operator.start()
-    wait_for(lambda: "waiting until InferenceServices can be listed" in operator.log(), 20, "the reason in the log")
+    wait_for(lambda: "waiting until InferenceServices can be listed" in operator.log(), "the reason in the log")
     assert operator.stop() == 0

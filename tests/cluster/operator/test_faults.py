@@ -75,7 +75,7 @@ def occasions(cases: list[Case]) -> list[Rule]:
 def check_all(stage: Stage, cases: list[Case], wanted: dict[str, Any], made: list[Rule], since: float) -> None:
     """Every service is as if its calls had not failed, every fault was met, and nobody called in a frenzy."""
     names = [name_of(*case) for case in cases]
-    stage.wait_settled(*names, timeout=60)
+    stage.wait_settled(*names)
     stage.wait_all_like(names, wanted)
     assert [name_of(*case) for case, rule in zip(cases, made, strict=True) if rule.hits == 0] == []
     looks = [call.name for call in stage.proxy.calls(since) if (call.verb, call.resource) == ("get", SERVICES[1])]
@@ -114,16 +114,16 @@ def test_a_refusal_that_lasts_is_told_and_ends_without_a_restart(started: Stage)
     ):
         for name in ("forbidden-one", "refused-one", "silent-one", "fine"):
             stage.apply(name)
-        stage.wait_settled("fine", timeout=15)
+        stage.wait_settled("fine")
         for name, reason in (("forbidden-one", "OperatorForbidden"), ("refused-one", "ApplyRefused")):
-            wait_for(lambda n=name, r=reason: stage.condition(n, "Stalled").get("reason") == r, 20, reason)
+            wait_for(lambda n=name, r=reason: stage.condition(n, "Stalled").get("reason") == r, reason)
         assert "conditions" not in stage.service("silent-one").get("status", {})
         since = time.monotonic()
         stage.apply("forbidden-one", allowFrom=[{"podSelector": {}}])
-        wait_for(lambda: stage.proxy.calls(since), 10, "another try")
+        wait_for(lambda: stage.proxy.calls(since), "another try")
     for name in ("forbidden-one", "refused-one", "silent-one"):
         stage.apply(name, allowFrom=[{"podSelector": {}}])  # an event brings the next try forward
-        stage.wait_settled(name, timeout=40)
+        stage.wait_settled(name)
     stage.apply("fine", allowFrom=[{"podSelector": {}}])
     stage.wait_settled("fine")
     for name in ("forbidden-one", "refused-one", "silent-one"):
@@ -131,9 +131,12 @@ def test_a_refusal_that_lasts_is_told_and_ends_without_a_restart(started: Stage)
     assert stage.operator.unexpected_lines() == []
 
 
-def reacts(stage: Stage, number: int, timeout: float) -> float:
-    """Seconds until a change of a service, and the loss of a child, have been answered."""
-    began = time.monotonic()
+REACTION_SECONDS = 60.0
+"""With a heartbeat of two seconds: what is found by it and what is not found at all are far apart, however busy."""
+
+
+def reacts(stage: Stage, number: int) -> None:
+    """A change of a service, and the loss of a child, are answered."""
     stage.apply("watched", engine={"maxNumSeqs": number})
     stage.api.delete(f"/api/v1/namespaces/{stage.namespace}/services/watched")
 
@@ -142,8 +145,7 @@ def reacts(stage: Stage, number: int, timeout: float) -> float:
         arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
         return f"--max-num-seqs={number}" in arguments and bool(stage.child(("v1", "services"), "watched"))
 
-    wait_for(answered, timeout, "the reaction", interval=0.05)
-    return time.monotonic() - began
+    wait_for(answered, "the reaction", within=REACTION_SECONDS, interval=0.05)
 
 
 LISTS = {
@@ -165,22 +167,21 @@ STUBBORN = {
 
 
 def walk_through(stage: Stage, watches: dict[str, Rule]) -> None:
-    """Whatever the watches do, a change is answered in little more than two heartbeats (30 s each by default)."""
+    """Whatever the watches do, a change is answered, if need be at a heartbeat."""
     stage.start(heartbeat_seconds=2)
     stage.apply("watched")
     stage.wait_settled("watched")
-    pid, took = stage.operator.pid, {}
+    pid = stage.operator.pid
     for number, (how, rule) in enumerate(watches.items(), start=2):
         with stage.proxy.failing(rule):
-            wait_for(lambda rule=rule: rule.hits, 60, f"the fault {how}", interval=0.05)
-            took[how] = reacts(stage, number, timeout=40)
-    assert max(took.values()) < 15, took
-    assert reacts(stage, 99, timeout=20) < 15
+            wait_for(lambda rule=rule: rule.hits, f"the fault {how}", interval=0.05)
+            reacts(stage, number)
+    reacts(stage, 99)
     assert (stage.operator.running, stage.operator.pid) == (True, pid), "no crash, so no crash loop"
     stage.apply("twin", engine={"maxNumSeqs": 99})
     stage.wait_settled("watched", "twin")
     stage.wait_like("watched", stage.children("twin"))
-    wait_for(stage.operator.alive, 30, "liveness")
+    wait_for(stage.operator.alive, "liveness")
     assert stage.operator.unexpected_lines(*WATCH_WORDS) == []
 
 
@@ -201,8 +202,8 @@ def test_lists_that_go_wrong_in_each_way(stage: Stage) -> None:
     for number, rule in enumerate(LISTS.values(), start=2):
         with stage.proxy.failing(rule):
             stage.apply("watched", engine={"maxNumSeqs": number})
-            wait_for(lambda rule=rule: rule.hits >= 2, 20, "calls that fail")
-        assert reacts(stage, number + 50, timeout=45) < 45
+            wait_for(lambda rule=rule: rule.hits >= 2, "calls that fail")
+        reacts(stage, number + 50)
     assert stage.operator.running
     stage.apply("twin", engine={"maxNumSeqs": number + 50})
     stage.wait_settled("watched", "twin")

@@ -52,7 +52,7 @@ def test_files_applied_again_change_nothing(
         found = services.all_of("osvc")
         return all(conditions(found[name]).get("Ready") and services_child(services, name) for name in names)
 
-    wait_for(acted, 90, "the operator's part")
+    wait_for(acted, "the operator's part")
     before = marks(services)
     told = kubectl("apply", *apply, *where).splitlines()
     assert len(told) == len(items)
@@ -92,7 +92,7 @@ def assert_owners(live: Object) -> None:
 
 def test_the_operator_manages_nothing_but_status(kubectl: Kubectl, services: Services) -> None:
     services.apply("owned")
-    services.wait_ready("owned", timeout=120)
+    services.wait_ready("owned")
     owners = {(item["manager"], item.get("subresource")) for item in managed(services, "owned")}
     assert owners == {("kubectl", None), ("octavo-operator", "status")}
     for kind in ("deployment", "service", "networkpolicy", "serviceaccount", "configmap", "poddisruptionbudget"):

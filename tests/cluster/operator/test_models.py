@@ -17,6 +17,7 @@ from cluster_tools import Kubectl, create, wait_for
 from fake_engine import BYTES, COMMIT
 from node import config, images, model
 from operator_process import OperatorProcess, Services
+from patience import PATIENCE_SECONDS
 from story import Story
 
 
@@ -59,7 +60,7 @@ def test_a_model_is_fetched_by_each_replica_then_once_for_all(services: Services
         shown = story.status().get("model", {})
         return shown.get("phase") == "Fetching" and shown.get("percent") == percent
 
-    wait_for(fetching, 60, "the progress of the replica's fetch", interval=0.1)
+    wait_for(fetching, "the progress of the replica's fetch", interval=0.1)
     first = story.serves()
     shown = story.status()["model"]
     assert (shown["phase"], shown["revision"], shown["bytes"]) == ("Ready", COMMIT, BYTES)
@@ -67,8 +68,8 @@ def test_a_model_is_fetched_by_each_replica_then_once_for_all(services: Services
     story.change(cache={"persistentVolumeClaim": cache})
     story.reaches("Loading")
     assert story.pods() == first
-    wait_for(fetching, 60, "the progress of the loader's fetch", interval=0.1)
-    assert not story.serves(90) & first
+    wait_for(fetching, "the progress of the loader's fetch", interval=0.1)
+    assert not story.serves() & first
     container = story.container()
     assert [arg for arg in container["args"] if arg.startswith("--model=/models/octavo/hf-")]
     assert {"name": "model", "mountPath": "/models", "readOnly": True} in container["volumeMounts"]
@@ -103,12 +104,12 @@ def test_a_real_model_comes_from_a_store_through_a_cache(
             engine={"maxNumSeqs": 2, "maxModelLen": 512, "kvCacheMemoryBytes": 64 << 20},
             resources={"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"memory": "3Gi"}},
         )
-        words = story.stalls("ModelAccessDenied", 90)
+        words = story.stalls("ModelAccessDenied")
         assert "credentialsSecretRef" in words
         assert "not-the-key" not in json.dumps(services.get("osvc", "stored"))
         secret(kubectl, namespace, store.environment)
         kubectl("delete", "jobs", "--all", "-n", namespace)  # or wait until Kubernetes does
-        story.serves(200)
+        story.serves()
         shown = story.status()["model"]
         assert shown["bytes"] == os.path.getsize(model.ensure_file(cluster))
         assert shown["revision"]
@@ -127,7 +128,7 @@ def secret(kubectl: Kubectl, namespace: str, values: dict[str, str]) -> None:
 
 def ask(url: str) -> dict[str, Any]:
     """The JSON at an address."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         document: dict[str, Any] = json.load(answer)
         return document
 

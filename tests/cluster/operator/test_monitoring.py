@@ -42,7 +42,7 @@ def test_a_service_has_a_monitor_and_rules_for_as_long_as_it_lives(services: Ser
     assert any(OBJECTIVE in expr for expr in told)
     assert services.condition("watched", "MonitoringConfigured")["status"] == "True"
     services.delete("watched")
-    wait_for(lambda: not any(services.get(kind, "watched") for kind in KINDS), 60, "the end of its children")
+    wait_for(lambda: not any(services.get(kind, "watched") for kind in KINDS), "the end of its children")
 
 
 def test_alerts_that_are_not_wanted_go_and_come_back(services: Services) -> None:
@@ -50,9 +50,9 @@ def test_alerts_that_are_not_wanted_go_and_come_back(services: Services) -> None
     services.wait_ready("silent")
     assert expressions(services, "silent") == []
     services.apply("silent")
-    wait_for(lambda: expressions(services, "silent"), 30, "the alerts")
+    wait_for(lambda: expressions(services, "silent"), "the alerts")
     services.apply("silent", monitoring={"alerts": False})
-    wait_for(lambda: not expressions(services, "silent"), 30, "the end of the alerts")
+    wait_for(lambda: not expressions(services, "silent"), "the end of the alerts")
 
 
 def documented_spec() -> dict[str, object]:
@@ -73,7 +73,7 @@ def test_annotations_are_enough_where_no_pod_monitor_is_wanted(cluster: config.S
     services.wait_ready("plain")
     jobs = documented_jobs(cluster, [services.namespace], "kubernetes-pods")
     with prometheus_server.prometheus(cluster, jobs) as prometheus:
-        found = wait_for(lambda: prometheus.query("octavo_requests_running"), 20, "a first scrape")
+        found = wait_for(lambda: prometheus.query("octavo_requests_running"), "a first scrape")
         (target,) = prometheus.targets()["kubernetes-pods"]
     (pod,) = services.pods("annotated")
     assert target["health"] == "up"
@@ -118,6 +118,6 @@ def test_the_operator_exports_what_status_says(services: Services, operator: Ope
         ready = f'service_condition{{{whose},reason="Serving",status="True",type="Ready"}} 1.0'
         return all(f"octavo_operator_{series}\n" in text for series in (*replicas, ready))
 
-    wait_for(said, 30, "the service's series")
+    wait_for(said, "the service's series")
     services.delete("counted")
-    wait_for(lambda: not re.search(r'inferenceservice="counted"', operator.metrics()), 60, "the end of its series")
+    wait_for(lambda: not re.search(r'inferenceservice="counted"', operator.metrics()), "the end of its series")

@@ -25,11 +25,11 @@ def test_the_kinds_are_used_when_they_appear(
     assert len(files) == len(CHILDREN)
     try:
         for path in files:
-            kubectl("delete", "-f", str(path), timeout=90)
+            kubectl("delete", "-f", str(path))
         # One that has not looked yet: an operator asks which kinds there are once a minute.
         operator.kill()
         operator.start(lease_seconds=15)
-        wait_for(operator.leads, 30, "the lead")
+        wait_for(operator.leads, "the lead")
         services.apply("unwatched")
         services.wait_ready("unwatched")
         told = services.wait_condition("unwatched", "MonitoringConfigured", "PodMonitorKindMissing")
@@ -40,7 +40,7 @@ def test_the_kinds_are_used_when_they_appear(
         for path in files:
             kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
             _wait_served(path.stem.partition("_")[2])
-    services.wait_condition("unwatched", "MonitoringConfigured", "PodMonitorApplied", timeout=150)
+    services.wait_condition("unwatched", "MonitoringConfigured", "PodMonitorApplied")
     for kind in CHILDREN:
         assert services.get(kind, "unwatched"), kind
     assert not operator.unexpected_lines()
@@ -48,4 +48,4 @@ def test_the_kinds_are_used_when_they_appear(
 
 def _wait_served(plural: str) -> None:
     where = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{GROUP}"
-    wait_for(lambda: has_condition(administrator().get(where), "Established"), 30, f"{plural} are served")
+    wait_for(lambda: has_condition(administrator().get(where), "Established"), f"{plural} are served")

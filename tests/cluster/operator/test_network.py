@@ -11,6 +11,7 @@ from cluster_tools import Kubectl, create, wait_for
 from metadata_server import metadata_server
 from node import config
 from operator_process import Services
+from patience import PATIENCE_SECONDS
 from toolbox import reaches, resolves, start, toolbox
 
 pytestmark = pytest.mark.skipif(
@@ -22,7 +23,7 @@ WAITS = "/busybox sleep 600"
 @pytest.fixture(scope="module", autouse=True)
 def enforced(cluster: config.Settings) -> None:
     command = [config.HACK / "cluster", "addon", "network-policies"]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=True)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def elsewhere(kubectl: Kubectl, shared: tuple[Services, object]) -> Iterator[str
     """Another team's namespace, with a pod that calls itself Prometheus."""
     name = f"{shared[0].namespace}-elsewhere"
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": "search"}}})
-    wait_for(lambda: kubectl("get", "-n", name, "sa/default", check=False).startswith("NAME"), 30, "the account")
+    wait_for(lambda: kubectl("get", "-n", name, "sa/default", check=False).startswith("NAME"), "the account")
     start(kubectl, name, toolbox("stranger", WAITS))
     start(kubectl, name, toolbox("prometheus", WAITS, **{"app.kubernetes.io/name": "prometheus"}))
     yield name
@@ -51,7 +52,7 @@ def test_ports_are_open_to_whom_they_are_for(kubectl: Kubectl, services: Service
     here = services.namespace
     start(kubectl, here, toolbox("friend", WAITS, app="friend"))
     for name in ("open", "closed"):
-        services.wait_ready(name, timeout=120)
+        services.wait_ready(name)
     addresses = {name: engine(kubectl, services, name)[1] for name in ("open", "closed")}
     clients = {"friend": here, "stranger": elsewhere, "prometheus": elsewhere}
 
@@ -78,14 +79,14 @@ def test_ports_are_open_to_whom_they_are_for(kubectl: Kubectl, services: Service
     # The operator itself, and the kubelet's probes, still get through.
     for name in ("open", "closed"):
         services.wait_condition(name, "MetricsAvailable", "AllReplicasReport")
-        services.wait_ready(name, timeout=120)
+        services.wait_ready(name)
 
 
 def test_an_engine_reaches_names_and_nothing_else(
     kubectl: Kubectl, services: Services, elsewhere: str, cluster: config.Settings
 ) -> None:
     services.apply("inner")
-    services.wait_ready("inner", timeout=120)
+    services.wait_ready("inner")
     pod, _ = engine(kubectl, services, "inner")
     here, busybox = services.namespace, "/bin/busybox"
     start(kubectl, here, toolbox("free", WAITS))
@@ -100,7 +101,7 @@ def test_an_engine_reaches_names_and_nothing_else(
 
 def test_no_token_is_in_the_pod(kubectl: Kubectl, services: Services) -> None:
     services.apply("bare")
-    services.wait_ready("bare", timeout=120)
+    services.wait_ready("bare")
     pod, _ = engine(kubectl, services, "bare")
     found = services.get("pod", pod)
     assert found is not None

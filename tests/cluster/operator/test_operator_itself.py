@@ -49,7 +49,7 @@ def test_metrics_lines_and_events_tell_what_happens_and_no_more(stage: Stage) ->
     edits = 40
     for number in range(edits):  # somebody and the operator disagree
         stage.api.merge(deployment, {"spec": {"progressDeadlineSeconds": 3000 + number}})
-    wait_for(lambda: stage.api.get(deployment)["spec"]["progressDeadlineSeconds"] < 3000, 20, "the repair")  # type: ignore[index]
+    wait_for(lambda: stage.api.get(deployment)["spec"]["progressDeadlineSeconds"] < 3000, "the repair")  # type: ignore[index]
     stage.wait_settled("told")
 
     text = stage.operator.metrics()
@@ -79,7 +79,7 @@ def latency(stage: Stage, name: str, value: int) -> float:
     began = time.monotonic()
     stage.apply(name, engine={"maxNumSeqs": value})
     flag = f"--max-num-seqs={value}"
-    wait_for(lambda: flag in json.dumps(stage.child(DEPLOYMENT, name)), 30, f"the change of {name}", interval=0.01)
+    wait_for(lambda: flag in json.dumps(stage.child(DEPLOYMENT, name)), f"the change of {name}", interval=0.01)
     return time.monotonic() - began
 
 
@@ -94,7 +94,7 @@ def test_a_poisoned_service_delays_no_other(stage: Stage) -> None:
     with stage.proxy.failing(Rule(Answer(500), about="poisoned")) as (rule,):
         for number in range(5):
             stage.apply(f"poisoned-{number}")
-        wait_for(lambda: rule.hits > 10, 20, "failing calls")
+        wait_for(lambda: rule.hits > 10, "failing calls")
         after = median(latency(stage, name, 4) for name in names)
         assert rule.hits < 300, "its retries are bounded"
     assert after < 2 * before + 0.5
@@ -114,10 +114,10 @@ def churn(stage: Stage, rounds: int, count: int) -> list[float]:
         names = [f"churn-{number}" for number in range(count)]
         for name in names:
             stage.apply(name)
-        stage.wait_settled(*names, timeout=90)
+        stage.wait_settled(*names)
         for name in names:
             stage.delete(name)
-        wait_for(lambda: not stage.api.items(path_of(DEPLOYMENT, stage.namespace)), 90, "the end of the children")
+        wait_for(lambda: not stage.api.items(path_of(DEPLOYMENT, stage.namespace)), "the end of the children")
         after.append(memory(stage))
     return after
 

@@ -109,18 +109,20 @@ def test_every_grant_is_used_and_every_use_is_granted(
     kubectl("create", "service", "clusterip", "blocked", "--tcp=80:80", "-n", services.namespace)
     services.apply("blocked", replicas=0)
     services.apply("waits", auth={"apiKeySecretRef": {"name": "nowhere", "key": "k"}})  # Events alone tell for what
-    services.wait_ready("audited", replicas=2, timeout=90)
+    services.wait_ready("audited", replicas=2)
     services.apply("audited", autoscaling=two, engine={"maxNumSeqs": 3})  # a preflight comes and goes
     kubectl("label", "service/audited", "-n", services.namespace, "app.kubernetes.io/name=theirs", "--overwrite")
-    wait_for(lambda: flags_of(services, "audited") >= {"--max-num-seqs=3"}, 60, "the new revision")
-    services.wait_ready("audited", replicas=2, timeout=90)
+    wait_for(lambda: flags_of(services, "audited") >= {"--max-num-seqs=3"}, "the new revision")
+    services.wait_ready("audited", replicas=2)
     services.apply("audited", autoscaling={"maxReplicas": 1}, engine={"maxNumSeqs": 3})
-    wait_for(lambda: len(services.pods("audited")) == 1, 60, "one replica less")
+    wait_for(lambda: len(services.pods("audited")) == 1, "one replica less")
     grants = granted(services.namespace)
     kinds = {"podmonitors", "prometheusrules"}
     if not any(resource in kinds for _, resource in used(cluster, account)):
         grants = {pair for pair in grants if pair[1] not in kinds}  # they are not installed here
-    wait_for(lambda: grants <= set(used(cluster, account)), 45, f"the use of {grants - set(used(cluster, account))}", 1)
+    wait_for(
+        lambda: grants <= set(used(cluster, account)), f"the use of {grants - set(used(cluster, account))}", interval=1
+    )
     assert set(used(cluster, account)) - grants == set(), "used without a grant in the chart"
 
 

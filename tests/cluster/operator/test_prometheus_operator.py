@@ -51,8 +51,8 @@ def services(kubectl: Kubectl, cluster: config.Settings, definition: None, engin
 @pytest.fixture(scope="module")
 def prometheus(kubectl: Kubectl, cluster: config.Settings, services: Services) -> Iterator[Prometheus]:
     with prometheus_operator.prometheus_operator(kubectl, cluster, services.namespace) as made:
-        services.wait_ready("chosen", timeout=90)
-        services.wait_ready("other", timeout=90)
+        services.wait_ready("chosen")
+        services.wait_ready("other")
         yield made.wait_serving()
 
 
@@ -65,7 +65,7 @@ def test_the_labelled_monitors_are_found_and_their_targets_are_up(services: Serv
         found = prometheus.targets()
         return found.keys() == wanted and all(item["health"] == "up" for each in found.values() for item in each)
 
-    wait_for(all_up, 90, f"both up; now: {prometheus.targets()}", interval=0.5)
+    wait_for(all_up, f"both up; now: {prometheus.targets()}", interval=0.5)
     (target,) = prometheus.targets()[replicas]
     (pod,) = services.pods("chosen")
     labels = target["labels"]
@@ -75,17 +75,15 @@ def test_the_labelled_monitors_are_found_and_their_targets_are_up(services: Serv
 def test_the_rules_are_loaded_are_well_and_record(services: Services, prometheus: Prometheus) -> None:
     """The service's own and the chart's; what they record of the replica, and the operator's series, have values."""
     groups = {"octavo-recorded", "octavo-operator", "octavo-service"}
-    wait_for(
-        lambda: prometheus.rules().keys() == groups, 90, f"our rules; now: {list(prometheus.rules())}", interval=0.5
-    )
+    wait_for(lambda: prometheus.rules().keys() == groups, f"our rules; now: {list(prometheus.rules())}", interval=0.5)
 
     def health() -> set[str]:
         return {rule["health"] for rules in prometheus.rules().values() for rule in rules}
 
-    wait_for(lambda: health() == {"ok"}, 30, f"rules that were evaluated; now: {health()}", interval=0.5)
+    wait_for(lambda: health() == {"ok"}, f"rules that were evaluated; now: {health()}", interval=0.5)
     whose = f'namespace="{services.namespace}",inferenceservice="chosen"'
     recorded = f"inferenceservice:octavo_requests_running:sum{{{whose}}}"
-    wait_for(lambda: prometheus.query(recorded), 60, recorded, interval=0.5)
+    wait_for(lambda: prometheus.query(recorded), recorded, interval=0.5)
     assert prometheus.value(f'max(octavo_operator_service_replicas{{{whose},state="ready"}})') == 1
     assert prometheus.value("max(octavo_operator_leading)") == 1
 

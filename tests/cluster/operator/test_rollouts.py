@@ -14,10 +14,10 @@ def test_what_only_running_shows_leaves_the_old_replica(services: Services) -> N
     story = Story(services, "late")
     first = story.serves()
     story.change(model={"source": "file:///crash"})
-    services.wait_condition("late", "Stalled", "CrashLoop", 90)
+    services.wait_condition("late", "Stalled", "CrashLoop")
     assert first <= story.pods()
     story.change(model=None, resources={"requests": {"cpu": "900"}})
-    services.wait_condition("late", "Reconciling", "Unschedulable", 60)
+    services.wait_condition("late", "Reconciling", "Unschedulable")
     assert first <= story.pods()
     deployment = services.get("deployment", "late")
     assert deployment is not None
@@ -36,7 +36,7 @@ def test_an_upgrade_restarts_nothing_and_a_paused_change_waits(
     first = story.serves()
     operator.stop()
     operator.start(engine_image="localhost/none:2", lease_seconds=15)
-    wait_for(operator.leads, 20, "the newer operator")
+    wait_for(operator.leads, "the newer operator")
     story.change(replicas=1)
     remaining = story.serves()
     assert remaining < first
@@ -46,13 +46,13 @@ def test_an_upgrade_restarts_nothing_and_a_paused_change_waits(
         return (services.get("configmap", "kept-revisions") or {}).get("data")
 
     kubectl("delete", "configmap", "kept-revisions", "-n", namespace)
-    remade_record = wait_for(record, 30, "the record's return")
+    remade_record = wait_for(record, "the record's return")
     assert engine_image in remade_record[remade_record["active"]]
     edit = '{"data":{"active":"x"}}'
     kubectl("patch", "configmap", "kept-revisions", "-n", namespace, "--type=merge", "-p", edit)
-    wait_for(lambda: record() == remade_record, 30, "the repair")
+    wait_for(lambda: record() == remade_record, "the repair")
     kubectl("delete", "deployment", "kept", "-n", namespace)
-    remade = wait_for(lambda: (pods := story.pods()) and not pods & first and pods, 60, "a replica made anew")
+    remade = wait_for(lambda: (pods := story.pods()) and not pods & first and pods, "a replica made anew")
     assert story.container()["image"] == engine_image
 
     story.change(paused=True, engine={"image": engine_image, "maxNumSeqs": 9})

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import fake_engine
 from cluster_tools import Kubectl, create, wait_for
 from operator_process import OperatorProcess, Services
+from patience import PATIENCE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +38,10 @@ class Stream:
         self.lines: list[str] = []
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
-        wait_for(lambda: self.lines, 10, "the stream's first line")
+        wait_for(lambda: self.lines, "the stream's first line")
 
     def _read(self) -> None:
-        with urllib.request.urlopen(self._url, timeout=120) as answer:
+        with urllib.request.urlopen(self._url, timeout=PATIENCE_SECONDS) as answer:
             for line in answer:
                 self.lines.append(line.decode().strip())
 
@@ -61,7 +62,7 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
     (first,) = services.pods("grows")
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=9))
     grown = time.monotonic()
-    wait_for(lambda: services.desired("grows") == 2, 10, "the second replica")
+    wait_for(lambda: services.desired("grows") == 2, "the second replica")
     log.info("from the queue's growth to the Deployment's count: %.1f s", time.monotonic() - grown)
     document = services.wait_ready("grows", replicas=2)
     (decision,) = document["status"]["scaling"]["decisions"]
@@ -72,13 +73,13 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
     (second,) = set(services.pods("grows")) - {first}
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=0, running=1))
     stream = Stream(services, second)
-    wait_for(lambda: services.desired("grows") == 1, 90, "one replica less")
-    wait_for(lambda: services.pods("grows") == [first], 30, "the end of the least busy replica to begin")
+    wait_for(lambda: services.desired("grows") == 1, "one replica less")
+    wait_for(lambda: services.pods("grows") == [first], "the end of the least busy replica to begin")
     told = len(stream.lines)
-    wait_for(lambda: len(stream.lines) > told + 20, 60, "tokens well after the pod was told to end")
+    wait_for(lambda: len(stream.lines) > told + 20, "tokens well after the pod was told to end")
     fake_engine.end_streams(kubectl, services.namespace, second)
     assert stream.finish()[-1] == "data: [DONE]"
-    wait_for(lambda: services.get("pod", second) is None, 30, "the pod's end after its stream's")
+    wait_for(lambda: services.get("pod", second) is None, "the pod's end after its stream's")
 
 
 def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Kubectl, services: Services) -> None:
@@ -93,7 +94,7 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
     for nonsense, words in NONSENSE:
         for pod in services.pods("silent"):
             fake_engine.set_load(kubectl, services.namespace, pod, nonsense)
-        wait_for(lambda words=words: tells_no_data(services, "silent", words), 20, f"a condition that says {words}")
+        wait_for(lambda words=words: tells_no_data(services, "silent", words), f"a condition that says {words}")
     held_until = time.monotonic() + 1.5 * WINDOW_SECONDS
     while time.monotonic() < held_until:
         assert services.desired("silent") == 2
@@ -101,7 +102,7 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
     for pod in services.pods("silent"):
         fake_engine.set_load(kubectl, services.namespace, pod, fake_engine.IDLE)
     services.wait_condition("silent", "MetricsAvailable", "AllReplicasReport")
-    wait_for(lambda: services.desired("silent") == 1, 60, "one replica less, now that idleness is known")
+    wait_for(lambda: services.desired("silent") == 1, "one replica less, now that idleness is known")
 
 
 def tells_no_data(services: Services, name: str, words: str) -> bool:
@@ -121,7 +122,6 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
     """The autoscaler writes spec.replicas through /scale; the operator follows, and writes nothing of its own there."""
     wait_for(
         lambda: '"resources"' in kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1", check=False),
-        60,
         "the metrics API (hack/cluster addon metrics-server)",
     )
     resources = {"requests": {"cpu": "50m"}, "limits": {"cpu": "100m"}}
@@ -131,7 +131,7 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
     burn(kubectl, services.namespace, first)
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=99))
     create(kubectl, horizontal_pod_autoscaler(services.namespace, "external", maximum=2))
-    wait_for(lambda: services.desired("external") == 2, 150, "the autoscaler's second replica")
+    wait_for(lambda: services.desired("external") == 2, "the autoscaler's second replica")
     assert services.wait_ready("external", replicas=2)["spec"]["replicas"] == 2
     writers = spec_writers(kubectl, services.namespace, "external")
     assert "octavo-operator" not in writers
@@ -140,11 +140,11 @@ def test_mode_external_follows_a_horizontal_pod_autoscaler(kubectl: Kubectl, ser
 
     patch = json.dumps({"spec": {"maxReplicas": 1}})
     kubectl("patch", "hpa", "external", "-n", services.namespace, "--type=merge", "-p", patch)
-    wait_for(lambda: services.desired("external") == 1, 60, "the autoscaler to take it back")
+    wait_for(lambda: services.desired("external") == 1, "the autoscaler to take it back")
     services.wait_ready("external")
     kubectl("delete", "hpa", "external", "-n", services.namespace)
     kubectl("scale", "osvc/external", "-n", services.namespace, "--replicas=0")
-    wait_for(lambda: services.condition("external", "Ready").get("reason") == "ScaledToZero", 30, "no replica by hand")
+    wait_for(lambda: services.condition("external", "Ready").get("reason") == "ScaledToZero", "no replica by hand")
 
 
 def spec_writers(kubectl: Kubectl, namespace: str, name: str) -> set[str]:

@@ -83,7 +83,7 @@ def policed(kubectl: Kubectl, definition: None) -> Iterator[Policed]:
     kubectl("create", "role", "-n", namespace, "writer", verbs, "--resource=inferenceservices.octavo.dev")
     kubectl("create", "rolebinding", "-n", namespace, "writer", "--role=writer", f"--group={WRITERS}")
     probe = ("--dry-run=server", *writer("probe"))
-    wait_for(lambda: "denied request" in made.apply(service("probe"), *probe), 30, "the policy's effect")
+    wait_for(lambda: "denied request" in made.apply(service("probe"), *probe), "the policy's effect")
     yield made
     kubectl("delete", KINDS, made.policy, "--wait=false")
     kubectl("delete", "namespace", namespace, "--wait=false")
@@ -95,7 +95,7 @@ def test_the_api_server_finds_no_fault_in_its_expressions(policed: Policed) -> N
         found: Object | None = json.loads(status or "{}").get("typeChecking")
         return None if found is None else {"typeChecking": found}
 
-    assert wait_for(checked, 30, "type checking") == {"typeChecking": {}}
+    assert wait_for(checked, "type checking") == {"typeChecking": {}}
 
 
 def test_each_secret_is_asked_for(policed: Policed) -> None:
@@ -108,9 +108,9 @@ def test_each_secret_is_asked_for(policed: Policed) -> None:
 
     for secret in SECRETS:
         # A grant takes a moment to reach the authorizer.
-        wait_for(partial(refused_for, secret), 10, f"a refusal that names {secret}")
+        wait_for(partial(refused_for, secret), f"a refusal that names {secret}")
         policed.allow("eve", secret)
-    wait_for(lambda: "created" in policed.apply(service("hers"), *eve), 10, "the last grant's effect")
+    wait_for(lambda: "created" in policed.apply(service("hers"), *eve), "the last grant's effect")
 
 
 def test_what_exists_is_guarded_too(policed: Policed) -> None:

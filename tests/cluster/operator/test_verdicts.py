@@ -18,6 +18,7 @@ from argo_health import health
 from cluster_tools import Kubectl, wait_for
 from node import binaries, config, programs
 from operator_process import OperatorProcess, Services
+from patience import PATIENCE_SECONDS
 
 MakeOperator = Callable[..., OperatorProcess]
 Object = dict[str, Any]
@@ -48,7 +49,9 @@ SAME = {
 def kstatus(live: Object) -> str:
     """The verdict of the kstatus library."""
     program = binaries.built(config.Settings.from_environment(), programs.KSTATUS)
-    done = subprocess.run([program], input=json.dumps(live), capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [program], input=json.dumps(live), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     return str(json.loads(done.stdout)["status"])
 
 
@@ -103,7 +106,7 @@ class Life:
             seen = live and live["status"].get("observedGeneration") == live["metadata"]["generation"]
             return live if live and seen and there(live) else None
 
-        self.rest[phase] = wait_for(arrived, 120, f"the phase {phase}")
+        self.rest[phase] = wait_for(arrived, f"the phase {phase}")
 
 
 def quiet(live: Object) -> bool:
@@ -130,7 +133,7 @@ def test_kstatus_argo_cd_and_octavo_agree_through_a_life(
         operator.start(lease_seconds=15)
         life.reaches("waiting", lambda live: conditions(live)["Ready"]["reason"] == "Unschedulable")
         life.reaches("ready", ready("Serving"), replicas=1)
-        kubectl("wait", "--for=condition=Ready", "osvc/life", "-n", namespace, "--timeout=5s")
+        kubectl("wait", "--for=condition=Ready", "osvc/life", "-n", namespace, "--timeout=240s")
         life.reaches("rolled", ready("Serving"), replicas=1, engine={"maxNumSeqs": 7})
         life.reaches("stalled", stalled("InvalidConfiguration"), replicas=1, engine={"maxNumSeqs": 666})
         life.reaches("zero", ready("ScaledToZero"), replicas=0)
@@ -140,7 +143,7 @@ def test_kstatus_argo_cd_and_octavo_agree_through_a_life(
         broken.reaches("failing", stalled("ModelNotFound"))
         life.rest |= broken.rest
         life.rest["deleting"] = held_while_deleted(kubectl, services, "life")
-        wait_for(lambda: any("deletionTimestamp" in live["metadata"] for live in versions()), 10, "the last version")
+        wait_for(lambda: any("deletionTimestamp" in live["metadata"] for live in versions()), "the last version")
         seen = versions()
     for phase, expected in REST.items():
         live = life.rest[phase]
@@ -159,7 +162,7 @@ def held_while_deleted(kubectl: Kubectl, services: Services, name: str) -> Objec
     live = services.get("osvc", name)
     assert live is not None
     kubectl("patch", *where, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-    wait_for(lambda: services.get("osvc", name) is None, 15, "the end of the service")
+    wait_for(lambda: services.get("osvc", name) is None, "the end of the service")
     return live
 
 

@@ -32,7 +32,7 @@ class Walk:
     def step(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Applies a spec and waits until the operator has done what it asks for; the children then."""
         generation = self._stage.apply(NAME, **spec)["metadata"]["generation"]
-        wait_for(lambda: self._done(generation, spec), 20, f"the step to {spec}", interval=0.02)
+        wait_for(lambda: self._done(generation, spec), f"the step to {spec}", interval=0.02)
         return self._stage.children(NAME)
 
     def _done(self, generation: int, spec: dict[str, Any]) -> bool:
