@@ -36,7 +36,7 @@ def service(kubectl: Kubectl, cluster: config.Settings) -> Iterator[str]:
     namespace = "main-job"
     engine, operator = (images.load(cluster, images.IMAGES[name]) for name in ("engine", "operator"))
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    kubectl("delete", "namespace", namespace, "--ignore-not-found", timeout=120)
+    kubectl("delete", "namespace", namespace, "--ignore-not-found")
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     model.publish(cluster, namespace)
     install.release(cluster, "octavo-crds", "charts/octavo-crds")
@@ -48,7 +48,7 @@ def service(kubectl: Kubectl, cluster: config.Settings) -> Iterator[str]:
         **install.operator_values(engine, operator, namespace),
     )
     kubectl("-n", namespace, "apply", "-f", str(CHECKOUT / "examples" / "smollm2.yaml"))
-    kubectl("-n", namespace, "wait", f"osvc/{NAME}", "--for=condition=Ready", "--timeout=240s", timeout=250)
+    kubectl("-n", namespace, "wait", f"osvc/{NAME}", "--for=condition=Ready", "--timeout=240s")
     yield namespace
     kubectl("delete", "namespace", namespace, "--wait=false")
 
@@ -145,8 +145,8 @@ def test_a_stream_survives_the_deletion_of_its_pod(client: openai.OpenAI, kubect
     kubectl("-n", service, "delete", pod, "--wait=false")
     chunks = [first, *stream]
     assert chunks[-1].choices[0].finish_reason == "length"
-    kubectl("-n", service, "wait", f"osvc/{NAME}", "--for=condition=Ready", "--timeout=120s", timeout=130)
-    wait_for(lambda: kubectl("-n", service, "get", pod, check=False).startswith("Error"), 90, "the old pod's end")
+    kubectl("-n", service, "wait", f"osvc/{NAME}", "--for=condition=Ready", "--timeout=240s")
+    wait_for(lambda: kubectl("-n", service, "get", pod, check=False).startswith("Error"), "the old pod's end")
     assert "Paris" in chat(client.with_options(max_retries=8)).choices[0].message.content
 
 
@@ -164,7 +164,7 @@ def test_a_changed_flag_rolls_without_a_failed_request(client: openai.OpenAI, ku
     try:
         patch = json.dumps({"spec": {"engine": {"maxNumSeqs": 5}}})
         kubectl("-n", service, "patch", "osvc", NAME, "--type=merge", "-p", patch)
-        wait_for(lambda: rolled(kubectl, service), 180, "the rollout", interval=1)
+        wait_for(lambda: rolled(kubectl, service), "the rollout", interval=1)
     finally:
         stop.set()
         asking.join(120)
