@@ -29,7 +29,7 @@ from checkpoint import smollm2  # noqa: E402
 
 from octavo_engine.kernels.attention import choose  # noqa: E402
 from octavo_engine.kernels.cpu import library  # noqa: E402
-from octavo_engine.model.decoder import Decoder  # noqa: E402
+from octavo_engine.model.compute.decoder import Decoder  # noqa: E402
 from octavo_engine.model.loading import DTYPES, load_model  # noqa: E402
 from paging import prefill_logits  # noqa: E402
 from quantized_checkpoints import (  # noqa: E402

@@ -33,8 +33,8 @@ PARTS = {
     "schedule": ("scheduling/scheduler.py", {"schedule"}),
     "inputs and model and sampling": ("runtime/runner.py", {"launch"}),
     "inputs": ("runtime/inputs.py", {"plan", "inputs"}),
-    "layers, norms and embedding": ("model/decoder.py", {"forward"}),
-    "head": ("model/decoder.py", {"logits"}),
+    "layers, norms and embedding": ("model/compute/decoder.py", {"forward"}),
+    "head": ("model/compute/decoder.py", {"logits"}),
     "sampling": ("runtime/sampler.py", {"sample"}),
     "tokens to text, accounts": ("octavo_engine/engine.py", {"_take_off", "_land"}),
 }

@@ -17,12 +17,12 @@ from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.stored import cache_type
 from octavo_engine.memory import plan_cache
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.costs import geometry_of, needs_of
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.kept import as_kept
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import geometry_of, needs_of
+from octavo_engine.model.tensors.kept import as_kept
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.leading import LeadingRunner, RecordedTogether
 from octavo_engine.parallel.ranks import Loaded, Ranks, SharedProgress

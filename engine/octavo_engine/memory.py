@@ -2,7 +2,7 @@
 
 Used before a model is loaded (`octavo plan`, `octavo preflight`, the first second of a start), again with what the
 loaded weights really take, and at admission, where a request must fit into the blocks that it gave. Pure numbers: who
-measures a room is elsewhere (`runtime.room`), and who knows a model's sizes, too (`model.costs`).
+measures a room is elsewhere (`runtime.room`), and who knows a model's sizes, too (`model.tensors.costs`).
 """
 
 from __future__ import annotations

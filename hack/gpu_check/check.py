@@ -16,9 +16,9 @@ import torch
 from gpu_check import kernel_tests, octavo, peer
 from gpu_check.loads import Load, Plan
 from gpu_check.results import EAGER, OCTAVO, TRANSFORMERS, Missed, Report, Timing, Tokens
-from octavo_engine.model.config_json import spec_from_config
-from octavo_engine.model.costs import cost_of
+from octavo_engine.model.huggingface.config import spec_from_config
 from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.tensors.costs import cost_of
 from octavo_engine.runtime.measurement import machine_of
 
 TESTS_SHARE = 0.5  # of the time, at most

@@ -22,12 +22,12 @@ from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.linear import choose_linear
 from octavo_engine.kernels.pointwise import choose_pointwise
 from octavo_engine.memory import CacheGeometry
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import Kernels
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.layers import Kernels
 from octavo_engine.model.loading import load_model
-from octavo_engine.model.parameters import Part, parameters_of
-from octavo_engine.model.weights import build_decoder
+from octavo_engine.model.tensors.parameters import Part, parameters_of
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.weights.build import build_decoder
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.runtime.cuda_recorder import CudaRecorder
 from octavo_engine.runtime.graphs import GraphedSteps

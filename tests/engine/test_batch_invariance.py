@@ -18,7 +18,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
 from octavo_engine.request import SamplingParams
 from octavo_engine.tokenizer import load_tokenizer

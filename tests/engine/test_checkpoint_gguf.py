@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from gguf_files import add_sizes
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported, StartupError
 from octavo_engine.kernels.attention import choose
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_spec import ARCHITECTURES, spec_from_gguf
-from octavo_engine.model.gguf_tensors import LAYER, TOP
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.rope import inverse_frequencies
+from octavo_engine.model.gguf.file import GgufFile
+from octavo_engine.model.gguf.spec import ARCHITECTURES, spec_from_gguf
+from octavo_engine.model.gguf.tensors import LAYER, TOP
 from octavo_engine.model.loading import load_model, resolve_dtype
-from octavo_engine.model.rope import inverse_frequencies
-from octavo_engine.model.rope_spec import LinearScaling
-from octavo_engine.model.sampling_defaults import SamplingDefaults
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.values.rope_spec import LinearScaling
+from octavo_engine.model.values.sampling_defaults import SamplingDefaults
 from paging import prefill_logits
 from tiny_models import LLAMA3, YARN, make_model, oracle_logits
 

@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save_file
 
 from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported, StartupError
 from octavo_engine.kernels.attention import choose
-from octavo_engine.model.architecture import FAMILIES
-from octavo_engine.model.checkpoint_files import checkpoint_files
+from octavo_engine.model.huggingface.checkpoint_files import checkpoint_files
 from octavo_engine.model.loading import load_model
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.values.architecture import FAMILIES
 from tiny_models import make_model, save_model
 
 pytestmark = pytest.mark.engine

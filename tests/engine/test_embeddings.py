@@ -13,8 +13,8 @@ import torch
 from engine_harness import GREEDY, Harness
 from local_ranks import load, several_ranks
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.pooling_config import read_pooling
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.huggingface.pooling_config import read_pooling
 from octavo_engine.prompt_reading import HiddenSum
 from octavo_engine.request import FinishReason, Pooling, Request
 from octavo_engine.scheduling.policy import Policy

@@ -23,7 +23,7 @@ import torch
 from engine_harness import GREEDY, Answered, Harness
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
 from octavo_engine.request import SamplingParams
 from octavo_engine.scheduling.policy import Policy

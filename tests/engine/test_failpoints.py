@@ -46,6 +46,7 @@ class Table:
     """The model: the logits of a token are those of a table, whatever came before. Steps wait for `gate`.
 
     fault: called before a step is computed. change: what becomes of its logits, `[rows, vocab]`, and the rows' tokens.
+    told: steps after the victim's first wait for it.
     """
 
     def __init__(self) -> None:
@@ -56,11 +57,17 @@ class Table:
 
     def heal(self) -> None:
         self.gate.set()
+        self.told = threading.Event()
+        self.told.set()
+        self._has_begun = False
         self.fault: Callable[[torch.Tensor], object] = lambda tokens: None
         self.change: Callable[[torch.Tensor, torch.Tensor], object] = lambda logits, tokens: None
 
     def __call__(self, inputs: StepInputs, reader: object = None, /) -> torch.Tensor | None:
         assert self.gate.wait(DEADLINE_SECONDS)
+        if self._has_begun:
+            assert self.told.wait(DEADLINE_SECONDS)
+        self._has_begun = self._has_begun or bool((inputs.tokens == MARK).any())
         self.fault(inputs.tokens)
         if not inputs.samples:
             return None
@@ -314,11 +321,31 @@ def check_victim(reply: httpx.Response, streams: bool, begun: bool) -> None:
     check_fault(last_event(reply.text) if streams and begun else reply.text)
 
 
+def wait_for_the_first_words(patch: pytest.MonkeyPatch, stage: Stage) -> None:
+    """Let the victim's and the neighbour's streams begin before the victim's second step.
+
+    The event loop gets its turn when it gets it: a short answer may have ended by then, and an error comes before it.
+    """
+    write, begun = Chunks.pieces, set()
+    stage.table.told.clear()
+
+    def pieces(chunks: Chunks, deltas: Any) -> bytes:
+        written = write(chunks, deltas)
+        begun.add(chunks)
+        if len(begun) == 2:
+            stage.table.told.set()
+        return written
+
+    patch.setattr(Chunks, "pieces", pieces)
+
+
 def play(stage: Stage, point: Failpoint, streams: bool) -> None:
     """One fault, and that the server is as well as before."""
     engine = stage.server.engine
     with pytest.MonkeyPatch.context() as patch:
         point.arm(patch, stage)
+        if streams and point.begun:
+            wait_for_the_first_words(patch, stage)
         try:
             victim, others = stage.play(point.path, point.body | {"stream": streams})
         finally:

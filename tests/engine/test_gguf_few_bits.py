@@ -17,12 +17,12 @@ from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.cpu.packing import PackedGatedLinear, PackedLinear
 from octavo_engine.kernels.cpu.quantized import Packed
 from octavo_engine.kernels.side_by_side import products_in
-from octavo_engine.model.costs import cost_of, needs_of, weight_bytes
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.kept import as_kept, keeps_few_bits
-from octavo_engine.model.layers import LayersLoop, PlainLayers
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.layers import LayersLoop, PlainLayers
 from octavo_engine.model.loading import load_model
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import cost_of, needs_of, weight_bytes
+from octavo_engine.model.tensors.kept import as_kept, keeps_few_bits
 from paging import Pages, model_caches, prefill_logits
 from tiny_models import make_model, oracle_logits
 

@@ -17,7 +17,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine
 from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.kernels.recorded import MOST_RULES, RecordedNumbers
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
 from octavo_engine.pulse import Pulse
 from octavo_engine.request import SamplingParams

@@ -8,7 +8,7 @@ import torch
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu.cache_form import keys_by_word, values_by_word, write_kv
 from octavo_engine.kernels.pointwise import PLAIN, HeadNorms, PointwiseKernels, choose_pointwise
-from octavo_engine.model.rope import angles
+from octavo_engine.model.compute.rope import angles
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
 CLOSE = {torch.float32: {"atol": 3e-6, "rtol": 3e-6}, torch.bfloat16: {"atol": 3e-2, "rtol": 2e-2}}

@@ -12,7 +12,7 @@ from gguf_files import random_blocks
 from octavo_engine.kernels import dequant, onednn_linear
 from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.linear import PLAIN, choose_linear
-from octavo_engine.model.gguf_source import SLICE_WEIGHTS, decode
+from octavo_engine.model.gguf.source import SLICE_WEIGHTS, decode
 
 pytestmark = pytest.mark.engine
 

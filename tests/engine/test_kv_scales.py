@@ -18,8 +18,8 @@ from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
 from octavo_engine.kernels import pointwise
 from octavo_engine.kernels.attention import UNSCALED, choose
 from octavo_engine.kernels.stored import EIGHT_BITS
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import PlainLayers, choose_layers
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.layers import PlainLayers, choose_layers
 from octavo_engine.model.loading import load_model
 from scaled_checkpoints import SCALES, SCHEME, SPELLINGS, add_to, save_scaled, tensors
 from tiny_models import make_model, save_model

@@ -9,8 +9,8 @@ import torch
 
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers import LayersLoop, PlainLayers
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.layers import LayersLoop, PlainLayers
 from octavo_engine.model.loading import load_model
 from paging import Pages, model_caches
 from tiny_models import make_model, save_model

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.kernels.attention import choose
-from octavo_engine.model.lazy_weights import LazyWeights
+from octavo_engine.model.huggingface.safetensors_source import SafetensorsSource
 from octavo_engine.model.loading import Progress, load_model, open_checkpoint
-from octavo_engine.model.parameters import parameters_of
-from octavo_engine.model.safetensors_source import SafetensorsSource
+from octavo_engine.model.tensors.parameters import parameters_of
+from octavo_engine.model.weights.lazy import LazyWeights
 from tiny_models import make_model, save_model
 
 pytestmark = pytest.mark.engine

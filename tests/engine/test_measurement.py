@@ -15,8 +15,8 @@ from octavo_engine import cli, machine_cache
 from octavo_engine.devices import DEVICES
 from octavo_engine.diagnosis.scrape import Scrape
 from octavo_engine.doctor.command import doctor
-from octavo_engine.model.costs import weight_bytes
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import weight_bytes
 from octavo_engine.roofline import Machine
 from octavo_engine.runtime import measurement
 from serving_process import ServingProcess, serving_process

@@ -12,7 +12,7 @@ import torch
 
 from octavo_engine.kernels.attention import Backend, choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model, open_checkpoint
 from paging import Pages, model_caches, prefill_logits
 from tiny_models import VARIANTS, make_model, oracle_logits, save_model

@@ -20,10 +20,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from engine_harness import GREEDY, Harness
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.kernels.attention import choose
-from octavo_engine.model.config_json import spec_from_config
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.rope import inverse_frequencies
+from octavo_engine.model.huggingface.config import spec_from_config
 from octavo_engine.model.loading import load_model
-from octavo_engine.model.rope import inverse_frequencies
 from octavo_engine.model.spec import read_spec
 from paging import prefill_logits
 from tiny_models import make_model, oracle_logits, save_model

@@ -31,9 +31,9 @@ from octavo_engine.errors import (
     StartupError,
 )
 from octavo_engine.memory import HOST_RUNTIME_BYTES
-from octavo_engine.model.name_patterns import EVERYTHING
-from octavo_engine.model.parameters import parameters_of
-from octavo_engine.model.quantization import GGUF, Packing, Quantization, Rule, Scheme
+from octavo_engine.model.tensors.parameters import parameters_of
+from octavo_engine.model.values.name_patterns import EVERYTHING
+from octavo_engine.model.values.quantization import GGUF, Packing, Quantization, Rule, Scheme
 from octavo_engine.preflight import command
 from octavo_engine.preflight.checkpoint import Checkpoint
 from octavo_engine.preflight.command import preflight
@@ -237,8 +237,8 @@ def test_a_hostile_header_asks_for_no_memory(noise, size):
         asked.append(end - start)
         return (noise + bytes(size))[start:end]
 
-    from octavo_engine.model.gguf_file import GgufFile
-    from octavo_engine.model.safetensors_header import read_header
+    from octavo_engine.model.gguf.file import GgufFile
+    from octavo_engine.model.huggingface.safetensors_header import read_header
 
     for reader, start in ((GgufFile, b"GGUF"), (read_header, b"")):
         content = RemoteBytes("x", len(noise) + size, read)

@@ -17,7 +17,7 @@ from engine_harness import GREEDY, Answered, Harness
 from local_ranks import load, several_ranks
 from octavo_engine.batch import SCORED_ROWS, Batch, Read, Slice
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.parallel import wire
 from octavo_engine.prompt_reading import PromptLogprobs
 from octavo_engine.request import Request, SamplingParams

@@ -9,9 +9,9 @@ import torch
 
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.kernels.quantized import QuantizedMatrix, stackable, stacked
-from octavo_engine.model import packed_tensors
-from octavo_engine.model.quantization import Packing, Scheme
-from octavo_engine.model.quantized_formats import read_matrix
+from octavo_engine.model.huggingface.quantized_formats import read_matrix
+from octavo_engine.model.tensors import packed_tensors
+from octavo_engine.model.values.quantization import Packing, Scheme
 from quantized_checkpoints import (
     Codes,
     Recipe,

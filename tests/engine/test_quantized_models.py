@@ -18,12 +18,12 @@ from engine_harness import GREEDY, Answered, Harness
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.costs import weight_bytes
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.lazy_weights import piece_of
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model, open_checkpoint
-from octavo_engine.model.sharding import shard_of
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import weight_bytes
+from octavo_engine.model.tensors.sharding import shard_of
+from octavo_engine.model.weights.lazy import piece_of
 from octavo_engine.preflight.checkpoint import look_at_path
 from paging import prefill_logits
 from quantized_checkpoints import (

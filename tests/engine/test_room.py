@@ -11,7 +11,7 @@ from known_models import LLAMA_3_8B
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.memory import CacheGeometry, plan_cache
-from octavo_engine.model.costs import needs_of
+from octavo_engine.model.tensors.costs import needs_of
 from octavo_engine.runtime.host_pages import HostPages
 from octavo_engine.runtime.host_pool import host_pool
 from octavo_engine.runtime.kv_store import allocate

@@ -11,7 +11,7 @@ from known_models import LLAMA_3_8B
 from octavo_engine.config import ServerConfig
 from octavo_engine.errors import RequestError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.sampling_defaults import (
+from octavo_engine.model.values.sampling_defaults import (
     MAX_REPETITION_PENALTY,
     MAX_TEMPERATURE,
     SamplingDefaults,

@@ -21,7 +21,7 @@ from tokenizers import decoders as backend_decoders
 from transformers import AutoTokenizer
 
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelNotFound, ModelUnsupported, RequestError
-from octavo_engine.model.gguf_file import GgufFile
+from octavo_engine.model.gguf.file import GgufFile
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from octavo_engine.tokenizer.from_gguf import _source
 

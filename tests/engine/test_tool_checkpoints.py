@@ -18,7 +18,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.loading import load_model, open_checkpoint
-from octavo_engine.model.parameters import parameters_of
+from octavo_engine.model.tensors.parameters import parameters_of
 from octavo_engine.preflight.checkpoint import look_at_path
 from octavo_engine.preflight.command import check
 from paging import prefill_logits

@@ -10,7 +10,7 @@ import torch
 
 from engine_harness import Harness
 from octavo_engine.kernels.attention import choose
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
 from octavo_engine.pulse import Pulse
 from octavo_engine.request import SamplingParams

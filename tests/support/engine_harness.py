@@ -12,7 +12,7 @@ import torch
 from octavo_engine.batch import Batch
 from octavo_engine.engine import Engine
 from octavo_engine.memory import CacheGeometry
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.runtime.drawn import Draw
 from octavo_engine.runtime.kv_store import allocate

@@ -26,7 +26,7 @@ from octavo_engine.kernels.triton import linear
 from octavo_engine.kernels.triton.pointwise import Pointwise
 from octavo_engine.kernels.triton.targets import H100
 from octavo_engine.model import loading
-from octavo_engine.model.layers import SummingLayers
+from octavo_engine.model.compute.layers import SummingLayers
 from octavo_engine.model.spec import read_spec
 from octavo_engine.request import SamplingParams
 from octavo_engine.runtime import device_draw

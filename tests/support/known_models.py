@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.rope_spec import RopeSpec
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.values.rope_spec import RopeSpec
 
 
 def spec(**sizes: object) -> ModelSpec:

@@ -18,12 +18,12 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import EngineDead
 from octavo_engine.kernels.attention import choose
 from octavo_engine.kernels.cpu import library
-from octavo_engine.model.costs import geometry_of
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.joined import Split
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
-from octavo_engine.model.sharding import shard_of
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import geometry_of
+from octavo_engine.model.tensors.sharding import shard_of
+from octavo_engine.model.weights.joined import Split
 from octavo_engine.parallel import wire
 from octavo_engine.parallel.following import Follower
 from octavo_engine.parallel.leading import RecordedTogether

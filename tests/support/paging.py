@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo_engine.kernels.attention import StepLayout
-from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.spec import ModelSpec
 
 

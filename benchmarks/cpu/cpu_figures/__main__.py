@@ -22,8 +22,8 @@ from checkpoint import smollm2
 
 import octavo_engine
 import published
-from octavo_engine.model.costs import cost_of
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import cost_of
 
 from . import direct, limits, loads, peers, picture, servers
 from .client import LoadClient

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection
 
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelNotFound, ModelUnsupported
-from octavo_engine.model.checkpoint_files import INDEX, SINGLE, check_index
+from octavo_engine.model.huggingface.checkpoint_files import INDEX, SINGLE, check_index
 
 CONFIGS = (
     "config.json",

@@ -12,7 +12,7 @@ from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import RemoteFile, Source
 from octavo_engine.fetch.retry import Patience
 from octavo_engine.fetch.selection import choose
-from octavo_engine.model.checkpoint_files import INDEX
+from octavo_engine.model.huggingface.checkpoint_files import INDEX
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 FINGERPRINT = re.compile(r"files-[0-9a-f]{16}")

@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 
 from octavo_engine.fetch.remote import RemoteFile
-from octavo_engine.model.checkpoint_files import map_file
-from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.safetensors_header import read_header
+from octavo_engine.model.gguf.file import GgufFile
+from octavo_engine.model.huggingface.checkpoint_files import map_file
+from octavo_engine.model.huggingface.safetensors_header import read_header
 
 BLOCK_BYTES = 4 << 20
 

@@ -1,6 +1,6 @@
 """The layers of a decoder as kernels see them: their weights, what they share, and the one function that runs them all.
 
-Two ways to run them: `model.layers` calls the kernels one by one, on any device; `cpu.layers` calls them from C++.
+Two ways to run them: `compute.layers` calls the kernels one by one, on any device; `cpu.layers` calls them from C++.
 """
 
 from __future__ import annotations

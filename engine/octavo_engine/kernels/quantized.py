@@ -8,7 +8,7 @@ A zero point is an offset of `-scale * zero`. With the 16-bit scales of checkpoi
 most 24 bits, so that float32 holds them exactly; where scales are float32, the sum is rounded once.
 
 What these classes compute defines correct. Kernels take the same values, pack them as they like, and plug into
-`linear.LinearKernels`; what reads formats is `model.quantized_formats` and `model.gguf_source`.
+`linear.LinearKernels`; what reads formats is `model.huggingface.quantized_formats` and `model.gguf.source`.
 """
 
 from __future__ import annotations

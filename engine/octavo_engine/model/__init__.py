@@ -1,1 +1,1 @@
-"""The model: what a checkpoint describes (`spec`), how it is read (`loading`), what is computed (`decoder`)."""
+"""The model: what a checkpoint describes (`spec`), how it becomes a decoder (`loading`)."""

@@ -14,20 +14,20 @@ from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.attention import AttentionKernels, CacheScales
 from octavo_engine.kernels.linear import choose_linear
 from octavo_engine.kernels.pointwise import choose_pointwise
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.config_json import spec_from_config
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_spec import spec_from_gguf
-from octavo_engine.model.joined import Split
-from octavo_engine.model.kept import as_kept
-from octavo_engine.model.kv_scales import names_in, read_scales
-from octavo_engine.model.layers import Kernels, LayersLoop
-from octavo_engine.model.lazy_weights import LazyWeights, check_spare_biases
-from octavo_engine.model.parameters import check_tensors, parameters_of
-from octavo_engine.model.safetensors_source import SafetensorsSource, check_tied_head
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.compute.layers import Kernels, LayersLoop
+from octavo_engine.model.gguf.file import GgufFile
+from octavo_engine.model.gguf.spec import spec_from_gguf
+from octavo_engine.model.huggingface.config import spec_from_config
+from octavo_engine.model.huggingface.safetensors_source import SafetensorsSource, check_tied_head
 from octavo_engine.model.spec import find_checkpoint
-from octavo_engine.model.weights import TensorSource, build_decoder
+from octavo_engine.model.tensors.kept import as_kept
+from octavo_engine.model.tensors.kv_scales import names_in, read_scales
+from octavo_engine.model.tensors.parameters import check_tensors, parameters_of
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.weights.build import TensorSource, build_decoder
+from octavo_engine.model.weights.joined import Split
+from octavo_engine.model.weights.lazy import LazyWeights, check_spare_biases
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_READERS = 8
@@ -53,7 +53,7 @@ def open_checkpoint(path: str) -> tuple[ModelSpec, TensorSource]:
         return spec, source
     file = GgufFile.open(place)
     spec = spec_from_gguf(file)
-    from octavo_engine.model.gguf_source import GgufSource  # noqa: PLC0415 (a fifth of a second, for others nothing)
+    from octavo_engine.model.gguf.source import GgufSource  # noqa: PLC0415 (a fifth of a second, for others nothing)
 
     return spec, GgufSource(file, spec)
 

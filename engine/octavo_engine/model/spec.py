@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo_engine.errors import ModelNotFound, ModelUnsupported
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.config_json import spec_from_config
-from octavo_engine.model.gguf_file import GgufFile
-from octavo_engine.model.gguf_spec import spec_from_gguf
-from octavo_engine.model.rope_spec import RopeSpec
+from octavo_engine.model.gguf.file import GgufFile
+from octavo_engine.model.gguf.spec import spec_from_gguf
+from octavo_engine.model.huggingface.config import spec_from_config
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.values.rope_spec import RopeSpec
 
 __all__ = ["ModelSpec", "RopeSpec", "find_checkpoint", "read_spec"]
 

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.joined import Split
-from octavo_engine.model.sharding import shard_of, unevenness
+from octavo_engine.model.tensors.sharding import shard_of, unevenness
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.weights.joined import Split
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
 from octavo_engine.parallel.peers import JOIN_SECONDS, TorchPeers, device_of, join

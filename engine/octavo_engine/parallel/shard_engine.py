@@ -10,12 +10,12 @@ import torch
 
 from octavo_engine.kernels.attention import choose
 from octavo_engine.memory import plan_cache
-from octavo_engine.model.costs import geometry_of, needs_of
-from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.joined import Split
+from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
-from octavo_engine.model.sharding import shard_of
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import geometry_of, needs_of
+from octavo_engine.model.tensors.sharding import shard_of
+from octavo_engine.model.weights.joined import Split
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
 from octavo_engine.parallel.following import Follower

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo_engine.devices import Device
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.costs import width_of
+from octavo_engine.model.tensors.costs import width_of
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.plan import document, picture, text
 from octavo_engine.plan.estimate import Plan, Target, make_plan
 from octavo_engine.plan.model import look

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.memory import CachePlan, Needs, Room, plan_cache
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.costs import bytes_spared_by_four_bits, cached_width, cost_of, needs_of, width_of
-from octavo_engine.model.kept import as_kept, keeps_few_bits
-from octavo_engine.model.parameters import count_weights, parameters_of
-from octavo_engine.model.sharding import heaviest
+from octavo_engine.model.tensors.costs import bytes_spared_by_four_bits, cached_width, cost_of, needs_of, width_of
+from octavo_engine.model.tensors.kept import as_kept, keeps_few_bits
+from octavo_engine.model.tensors.parameters import count_weights, parameters_of
+from octavo_engine.model.tensors.sharding import heaviest
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.roofline import Machine, ModelCost, Rate, best_decode, best_prefill, turning_batch
 
 LENGTHS = (128, 1024, 4096, 16384, 65536)  # tokens of prompts and contexts that are looked at, as far as they fit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.config_json import spec_from_config
-from octavo_engine.model.parameters import check_tensors, parameters_of
+from octavo_engine.model.huggingface.config import spec_from_config
+from octavo_engine.model.tensors.parameters import check_tensors, parameters_of
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.plan.settings import PlanConfig
 from octavo_engine.preflight.checkpoint import look_at_path
 from octavo_engine.preflight.command import look_at_address

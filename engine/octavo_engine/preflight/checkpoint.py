@@ -14,14 +14,15 @@ from octavo_engine.fetch.remote import RemoteFile
 from octavo_engine.fetch.retry import Patience
 from octavo_engine.fetch.selection import CONFIGS
 from octavo_engine.fetch.snapshot import Snapshot, read_whole
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.checkpoint_files import INDEX, check_links, checkpoint_files, map_file
-from octavo_engine.model.config_json import spec_from_config
 from octavo_engine.model.fields import read_json
-from octavo_engine.model.gguf_file import FileBytes, GgufFile
-from octavo_engine.model.gguf_spec import spec_from_gguf
-from octavo_engine.model.safetensors_header import join_headers, read_header
+from octavo_engine.model.file_bytes import FileBytes
+from octavo_engine.model.gguf.file import GgufFile
+from octavo_engine.model.gguf.spec import spec_from_gguf
+from octavo_engine.model.huggingface.checkpoint_files import INDEX, check_links, checkpoint_files, map_file
+from octavo_engine.model.huggingface.config import spec_from_config
+from octavo_engine.model.huggingface.safetensors_header import join_headers, read_header
 from octavo_engine.model.spec import find_checkpoint
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.preflight.remote_bytes import RemoteBytes
 
 READ_FIRST = ("config.json", "generation_config.json", INDEX)
@@ -85,7 +86,7 @@ def _remote_bytes(snapshot: Snapshot, file: RemoteFile, patience: Patience) -> R
 
 
 def _gguf(file: GgufFile) -> tuple[ModelSpec, Shapes]:
-    from octavo_engine.model.gguf_tensors import stored_bytes, tensors_of  # noqa: PLC0415 (a third of a second)
+    from octavo_engine.model.gguf.tensors import stored_bytes, tensors_of  # noqa: PLC0415 (a third of a second)
 
     spec, tensors = spec_from_gguf(file), tensors_of(file)
     for info in tensors.values():

@@ -12,9 +12,9 @@ from octavo_engine.fetch.remote import Changed
 from octavo_engine.fetch.retry import Patience
 from octavo_engine.fetch.settings import SourceConfig
 from octavo_engine.memory import HostRoom, plan_cache
-from octavo_engine.model.costs import needs_of, width_of
-from octavo_engine.model.kept import as_kept, keeps_few_bits
-from octavo_engine.model.parameters import check_tensors, parameters_of
+from octavo_engine.model.tensors.costs import needs_of, width_of
+from octavo_engine.model.tensors.kept import as_kept, keeps_few_bits
+from octavo_engine.model.tensors.parameters import check_tensors, parameters_of
 from octavo_engine.preflight.checkpoint import Checkpoint, look_at_path, look_at_source
 from octavo_engine.preflight.settings import PreflightSettings
 

@@ -14,8 +14,8 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointInvalid
 from octavo_engine.fetch.selection import CONFIGS
 from octavo_engine.model.loading import open_checkpoint
-from octavo_engine.model.parameters import Part, parameters_of
-from octavo_engine.model.weights import TensorSource
+from octavo_engine.model.tensors.parameters import Part, parameters_of
+from octavo_engine.model.weights.build import TensorSource
 from octavo_engine.preflight.checkpoint import Checkpoint, look_at_path
 from octavo_engine.preflight.command import check
 from octavo_engine.quantize.settings import QuantizeConfig

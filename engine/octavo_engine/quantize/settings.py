@@ -9,7 +9,7 @@ from typing import Literal
 
 from octavo_engine.config import FlagParser, add_flags, check_bounds, from_namespace, option
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.model.quantization_methods.facts import WHOLE_ROW
+from octavo_engine.model.huggingface.quantization_methods.facts import WHOLE_ROW
 
 BITS = {"gptq": (4, 8), "awq": (4,)}  # what has kernels here: 2 and 3 bits are kept in 4, and only lose
 GROUPS = (32, 64, 128, WHOLE_ROW)

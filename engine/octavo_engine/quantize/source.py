@@ -7,10 +7,10 @@ from pathlib import Path
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InvalidConfiguration, ModelUnsupported
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.parameters import parameters_of
-from octavo_engine.model.quantization_methods.facts import WHOLE_ROW
+from octavo_engine.model.huggingface.quantization_methods.facts import WHOLE_ROW
 from octavo_engine.model.spec import find_checkpoint
+from octavo_engine.model.tensors.parameters import parameters_of
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.preflight.checkpoint import Checkpoint, look_at_path
 from octavo_engine.preflight.command import check
 from octavo_engine.quantize.settings import QuantizeConfig

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo_engine.errors import PromptTooLong, RequestError
-from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
+from octavo_engine.model.values.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.request import Pooling, Request, SamplingParams
 from octavo_engine.server.schemas import ChatBody, CompletionBody
 

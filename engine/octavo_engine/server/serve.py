@@ -22,9 +22,9 @@ from octavo_engine.errors import EngineDead, RequestFailed
 from octavo_engine.history.decisions import DecisionLog
 from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.pooling_config import read_pooling
-from octavo_engine.model.sampling_defaults import OPENAI, SamplingDefaults
+from octavo_engine.model.huggingface.pooling_config import read_pooling
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.values.sampling_defaults import OPENAI, SamplingDefaults
 from octavo_engine.request import Pooling
 from octavo_engine.runtime import host
 from octavo_engine.server.app import build_app

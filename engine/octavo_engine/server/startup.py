@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from octavo_engine.assembly import Assembly
 from octavo_engine.config import EngineConfig
 from octavo_engine.metrics import Metrics
-from octavo_engine.model.costs import cached_width, cost_of
-from octavo_engine.model.sharding import heaviest
+from octavo_engine.model.tensors.costs import cached_width, cost_of
+from octavo_engine.model.tensors.sharding import heaviest
 
 log = logging.getLogger(__name__)
 

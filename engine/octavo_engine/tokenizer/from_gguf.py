@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
-from octavo_engine.model.gguf_file import GgufFile
+from octavo_engine.model.gguf.file import GgufFile
 from octavo_engine.tokenizer.pre_tokenizers import ignores_merges, pre_tokenizer
 from octavo_engine.tokenizer.source import TokenizerSource
 

@@ -19,8 +19,8 @@ from octavo_engine.kernels.triton.sampling import choice_of, draw
 from octavo_engine.kernels.triton.targets import Launch, Row, Target, launch_on
 from octavo_engine.kernels.triton.w4a16 import LEAST_ROWS, MOST_ROWS, Product
 from octavo_engine.kernels.triton.w4a16_layout import PackedMatrix
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.quantization import Scheme
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.values.quantization import Scheme
 from octavo_engine.tune.candidates import candidates
 from octavo_engine.tune.search import Case
 

@@ -19,7 +19,7 @@ from octavo_engine.doctor import command
 from octavo_engine.doctor.command import as_document, doctor, report
 from octavo_engine.explain.fetching import NoAnswer
 from octavo_engine.metrics import Metrics
-from octavo_engine.model.costs import cost_of
+from octavo_engine.model.tensors.costs import cost_of
 from octavo_engine.request import RejectReason, Request, SamplingParams, WaitReason
 from octavo_engine.roofline import Machine
 

@@ -13,7 +13,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory, InvalidConfiguration
 from octavo_engine.graph_sizes import LARGEST_BY_RULE, POWERS_ALONE_UP_TO, by_rule, fitting, named
 from octavo_engine.memory import GIB, DeviceRoom, plan_cache
-from octavo_engine.model.costs import needs_of
+from octavo_engine.model.tensors.costs import needs_of
 
 
 def test_sizes_by_rule() -> None:

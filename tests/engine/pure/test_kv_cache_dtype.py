@@ -11,8 +11,8 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.devices import DEVICES
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.memory import HostRoom
-from octavo_engine.model.costs import cost_of, needs_of
-from octavo_engine.model.parameters import parameters_of
+from octavo_engine.model.tensors.costs import cost_of, needs_of
+from octavo_engine.model.tensors.parameters import parameters_of
 from octavo_engine.plan import text
 from octavo_engine.plan.estimate import Plan, Target, make_plan, with_four_bits
 from octavo_engine.plan.settings import PlanConfig

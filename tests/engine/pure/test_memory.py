@@ -18,7 +18,7 @@ from octavo_engine.memory import (
     Needs,
     plan_cache,
 )
-from octavo_engine.model.costs import activation_bytes, bytes_spared_by_four_bits, needs_of, weight_bytes
+from octavo_engine.model.tensors.costs import activation_bytes, bytes_spared_by_four_bits, needs_of, weight_bytes
 from octavo_engine.request import Request, SamplingParams
 from scripted_engine import Scripted
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelUnsupported, StartupError
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.config_json import spec_from_config
-from octavo_engine.model.rope_spec import (
+from octavo_engine.model.huggingface.config import spec_from_config
+from octavo_engine.model.values.architecture import ModelSpec
+from octavo_engine.model.values.rope_spec import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
@@ -24,7 +24,7 @@ from octavo_engine.model.rope_spec import (
     YarnScaling,
     yarn_attention_factor,
 )
-from octavo_engine.model.sampling_defaults import SamplingDefaults
+from octavo_engine.model.values.sampling_defaults import SamplingDefaults
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

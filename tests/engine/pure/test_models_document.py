@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from octavo_engine.model import fields
-from octavo_engine.model.architecture import FAMILIES, Family
-from octavo_engine.model.config_json import MAX_WINDOW_LAYERS, WINDOW, spec_from_config
-from octavo_engine.model.gguf_spec import ARCHITECTURES
-from octavo_engine.model.rope_config import KINDS
+from octavo_engine.model.gguf.spec import ARCHITECTURES
+from octavo_engine.model.huggingface.config import MAX_WINDOW_LAYERS, WINDOW, spec_from_config
+from octavo_engine.model.huggingface.rope_config import KINDS
+from octavo_engine.model.values.architecture import FAMILIES, Family
 
 TEXT = (Path(__file__).parents[3] / "docs" / "MODELS.md").read_text("utf-8")
 SECTION = TEXT[TEXT.index("## Which models run") : TEXT.index("## Sources")]

@@ -12,14 +12,14 @@ from known_models import LLAMA_3_8B, SMOLLM2_135M, spec
 from octavo_engine.config import EngineConfig
 from octavo_engine.devices import DEVICES
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
-from octavo_engine.model.costs import bytes_spared_by_four_bits, cost_of, product_weights, weight_bytes
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.name_patterns import MAX_WAYS, exactly, like, ways, within
-from octavo_engine.model.parameters import Shape, check_tensors, parameters_of
-from octavo_engine.model.quantization import Packing, Quantization, Scheme
-from octavo_engine.model.quantization_config import has_kv_scales, read_quantization
-from octavo_engine.model.quantization_methods.facts import MOST_PATTERNS
-from octavo_engine.model.sharding import shard_of
+from octavo_engine.model.huggingface.quantization_config import has_kv_scales, read_quantization
+from octavo_engine.model.huggingface.quantization_methods.facts import MOST_PATTERNS
+from octavo_engine.model.tensors.costs import bytes_spared_by_four_bits, cost_of, product_weights, weight_bytes
+from octavo_engine.model.tensors.parameters import Shape, check_tensors, parameters_of
+from octavo_engine.model.tensors.sharding import shard_of
+from octavo_engine.model.values.name_patterns import MAX_WAYS, exactly, like, ways, within
+from octavo_engine.model.values.quantization import Packing, Quantization, Scheme
 from octavo_engine.plan import document, text
 from octavo_engine.plan.estimate import make_plan
 from octavo_engine.plan.settings import PlanConfig

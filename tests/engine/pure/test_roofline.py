@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from known_models import LLAMA_3_8B, QWEN25_7B, SMOLLM2_135M
-from octavo_engine.model.costs import cost_of
+from octavo_engine.model.tensors.costs import cost_of
 from octavo_engine.roofline import Bound, Machine, ModelCost, Work, best_decode, best_prefill, turning_batch
 
 H100 = Machine(name="H100", bandwidth=3.35e12, flops=989.4e12)

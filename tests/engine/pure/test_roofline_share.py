@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from known_models import SMOLLM2_135M
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.metrics import Metrics
-from octavo_engine.model.costs import cost_of
+from octavo_engine.model.tensors.costs import cost_of
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.roofline import Bound, Machine
 from octavo_engine.roofline_share import RooflineShare, limiter

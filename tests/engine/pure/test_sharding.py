@@ -14,10 +14,18 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.devices import DEVICES
 from octavo_engine.errors import InsufficientMemory, InvalidConfiguration
 from octavo_engine.memory import HOST_RUNTIME_BYTES, HostRoom, plan_cache
-from octavo_engine.model.architecture import ModelSpec
-from octavo_engine.model.costs import cost_of, needs_of, weight_bytes
-from octavo_engine.model.parameters import parameters_of
-from octavo_engine.model.sharding import ADDED_ONCE, even_sizes, heaviest, shard_of, shards_of, share, unevenness
+from octavo_engine.model.tensors.costs import cost_of, needs_of, weight_bytes
+from octavo_engine.model.tensors.parameters import parameters_of
+from octavo_engine.model.tensors.sharding import (
+    ADDED_ONCE,
+    even_sizes,
+    heaviest,
+    shard_of,
+    shards_of,
+    share,
+    unevenness,
+)
+from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.plan.estimate import make_plan
 from octavo_engine.plan.settings import PlanConfig
 from octavo_engine.plan.target import device_target

@@ -12,7 +12,7 @@ from octavo_engine.fetch.http import Http
 from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import Broken, Listing, RemoteFile
 from octavo_engine.fetch.selection import CONFIGS, shards_of
-from octavo_engine.model.checkpoint_files import INDEX, SINGLE
+from octavo_engine.model.huggingface.checkpoint_files import INDEX, SINGLE
 
 PROBES = 8  # at once
 

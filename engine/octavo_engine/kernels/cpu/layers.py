@@ -1,4 +1,4 @@
-"""All layers in one call (`native/layers.cpp`), which calls the kernels as `model.layers` does: the same bits, sooner.
+"""All layers in one call (`native/layers.cpp`), calling the kernels as `compute.layers` does: the same bits, sooner.
 
 A step of one token spends a sixth of its processor time between kernels when Python calls each of them.
 """

@@ -2,7 +2,7 @@
 // threads anew for each of a step's hundreds of kernels, and planning the same attention for each layer, costs a single
 // stream more than its attention does.
 //
-// The same kernels in the same order as model/layers.py calls them one by one, so the same numbers to the last bit.
+// The same kernels in the same order as model/compute/layers.py calls them one by one, so the same numbers to the last bit.
 
 #include <memory>
 
