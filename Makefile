@@ -9,12 +9,6 @@ UV := $(CACHE)/tools/bin/uv
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 PYTHON_SOURCES := engine operator hack tests benchmarks
-PURE := tests/engine/pure tests/operator tests/contract tests/hack
-# A file is one worker's, so that what its tests share is made once, and the longest are begun first.
-BY_FILE := --dist loadfile --no-loadscope-reorder
-# First those that mostly wait for pods, side by side, then those with a real model, then those that want the node for themselves.
-CLUSTER_TESTS := bash -c '$(PYTEST) -n 6 $(BY_FILE) -m "not soak and not alone and not heavy" tests/cluster && \
-	$(PYTEST) -n 2 $(BY_FILE) -m "heavy and not soak" tests/cluster && $(PYTEST) -m "alone and not soak" tests/cluster'
 COMPILE := $(UV) pip compile -q pyproject.toml
 PINNED := --generate-hashes --no-emit-index-url --python-version 3.11
 
@@ -29,27 +23,26 @@ demo: venv ## Run the main job: cluster, operator, a real model, a streamed answ
 demo-down: venv ## Remove what the demo made, and the cluster
 	@PYTHONPATH=hack $(BIN)/python -m demo down
 
-test: venv ## Run all tests: pure, contract, engine, then the real cluster
+test: venv ## Run all tests, on the real cluster, too: stages side by side, and where the time went
 	hack/cluster build helm s3
 	hack/promtool --version >/dev/null
 	hack/browser --version >/dev/null
 	hack/clients >/dev/null
-	$(PYTEST) -n auto $(PURE)
-	$(PYTEST) -n 2 $(BY_FILE) tests/clients tests/engine tests/gpu --ignore tests/engine/pure
-	hack/with-cluster $(CLUSTER_TESTS)
+	hack/tests node cluster pure engine heavy alone
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
 	hack/cluster build helm
 	hack/promtool --version >/dev/null
-	$(PYTEST) -q -n auto $(PURE)
+	hack/tests pure
 
-test-engine: venv ## Run the engine's tests, with torch on the CPU
+test-engine: venv ## Run the engine's tests, with torch on the CPU, and other people's clients
 	hack/cluster build s3
 	hack/browser --version >/dev/null
-	$(PYTEST) -q -n 2 $(BY_FILE) tests/engine
+	hack/clients >/dev/null
+	hack/tests engine
 
 test-cluster: venv ## Run the tests on the embedded node
-	hack/with-cluster $(CLUSTER_TESTS)
+	hack/tests node cluster heavy alone
 
 soak: venv ## Run the long forms of the tests on the embedded node (an hour or more)
 	hack/with-cluster $(PYTEST) -m soak --timeout 3600 tests

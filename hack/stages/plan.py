@@ -1,0 +1,50 @@
+"""Every stage, as a plain value: its command, what comes before it, and whether it gives way to the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command. `after` are stages that must have passed, where they are part of the same run.
+
+    A stage that gives way gets what the processors have left over when others of the same run need them.
+    `undo` is run at the end, whatever has happened, unless what the stage makes was there before.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    gives_way: bool = False
+    tests: bool = True
+    undo: tuple[str, ...] = ()
+
+
+def _pytest(*arguments: str) -> tuple[str, ...]:
+    return (".venv/bin/pytest", *arguments)
+
+
+# A file is one worker's, so that what its tests share is made once, and the longest are begun first.
+_BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+_PURE = ("tests/engine/pure", "tests/operator", "tests/contract", "tests/hack")
+_TORCH = ("tests/clients", "tests/engine", "tests/gpu", "--ignore", "tests/engine/pure")
+
+_ALL = (
+    Stage("node", ("hack/cluster", "up", "--tests"), tests=False, undo=("hack/cluster", "down")),
+    # Mostly waits for pods, so that there is time for what follows beside it.
+    Stage(
+        "cluster",
+        _pytest("-n", "6", *_BY_FILE, "-m", "not soak and not alone and not heavy", "tests/cluster"),
+        ("node",),
+    ),
+    Stage("pure", _pytest("-n", "auto", *_PURE), gives_way=True),
+    Stage("engine", _pytest("-n", "2", *_BY_FILE, *_TORCH), ("pure",), gives_way=True),
+    # With a real model in pods, and the processors for it; then what wants the node for itself.
+    Stage("heavy", _pytest("-n", "2", *_BY_FILE, "-m", "heavy and not soak", "tests/cluster"), ("cluster", "engine")),
+    Stage("alone", _pytest("-m", "alone and not soak", "tests/cluster"), ("heavy",)),
+)
+STAGES = {stage.name: stage for stage in _ALL}

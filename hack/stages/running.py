@@ -1,0 +1,131 @@
+"""Runs stages as processes, side by side where they may, and passes on what they print, line by line."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from stages import order
+from stages.order import State
+from stages.plan import CHECKOUT, Stage
+
+_LAST_WORDS_SECONDS = 5.0
+"""How long output is still read after the end: a process that was left behind may hold it open."""
+_LEAST = ("nice", "-n", "19")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a stage: its state, how long it took and how many seconds of processors, and where it reported."""
+
+    stage: Stage
+    state: State
+    seconds: float = 0.0
+    processor_seconds: float = 0.0
+    report: Path | None = None
+
+
+class Run:
+    """One run of some stages. `folder` is where those that are tests leave their reports."""
+
+    def __init__(self, stages: Sequence[Stage], folder: Path) -> None:
+        self._stages, self._folder = stages, folder
+        self._outcomes = {stage.name: Outcome(stage, State.WAITING) for stage in stages}
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._ended: queue.Queue[Outcome] = queue.Queue()
+        self._width = max(len(stage.name) for stage in stages)
+
+    def outcomes(self) -> list[Outcome]:
+        """Of every stage, in the order given."""
+        return list(self._outcomes.values())
+
+    def go(self) -> bool:
+        """Begins what may begin until nothing runs any more; True when every stage has passed."""
+        try:
+            self._begin()
+            while self._running:
+                self._end(self._ended.get())
+                self._begin()
+        finally:
+            self._stop()
+        return all(outcome.state is State.PASSED for outcome in self.outcomes())
+
+    def _begin(self) -> None:
+        states = {name: outcome.state for name, outcome in self._outcomes.items()}
+        for stage in order.to_begin(self._stages, states):
+            self._start(stage)
+
+    def _start(self, stage: Stage) -> None:
+        report = self._folder / f"{stage.name}.xml" if stage.tests else None
+        command = [*stage.command, f"--junit-xml={report}"] if report else list(stage.command)
+        if order.gives_way(stage, self._stages):
+            command = [*_LEAST, *command]
+        beside = f", beside {', '.join(self._running)}" if self._running else ""
+        self._say(stage, f"begins{beside}")
+        process = subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._running[stage.name] = process
+        self._outcomes[stage.name] = Outcome(stage, State.RUNNING, report=report)
+        threading.Thread(target=self._attend, args=(stage, process, report), daemon=True).start()
+
+    def _attend(self, stage: Stage, process: subprocess.Popen[str], report: Path | None) -> None:
+        """From begin to end, in a thread of the stage's own."""
+        began = time.monotonic()
+        assert process.stdout is not None
+        reader = threading.Thread(target=self._pass_on, args=(stage, process.stdout), daemon=True)
+        reader.start()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        reader.join(_LAST_WORDS_SECONDS)
+        state = State.PASSED if process.returncode == 0 else State.FAILED
+        seconds = time.monotonic() - began
+        self._ended.put(Outcome(stage, state, seconds, used.ru_utime + used.ru_stime, report))
+
+    def _pass_on(self, stage: Stage, lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                self._say(stage, line.rstrip("\n"))
+
+    def _end(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.stage.name] = outcome
+        del self._running[outcome.stage.name]
+        self._say(outcome.stage, f"{outcome.state.value} after {outcome.seconds:.0f} s")
+
+    def _say(self, stage: Stage, text: str) -> None:
+        line = f"{stage.name:<{self._width}} | {text}".rstrip()
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    def _stop(self) -> None:
+        """Where the run was interrupted: its stages end before anything is taken from under them."""
+        for process in self._running.values():
+            process.terminate()
+        while self._running:
+            self._end(self._ended.get())
+
+
+@contextmanager
+def undoing(stages: Sequence[Stage], *, there: bool) -> Iterator[None]:
+    """Undoes at the end what the stages have made; with `there`, it was there before and stays."""
+    try:
+        yield
+    finally:
+        for stage in stages:
+            if stage.undo and not there:
+                subprocess.run(stage.undo, cwd=CHECKOUT, check=False)

@@ -1,0 +1,153 @@
+"""The stages of `make test`: what begins when, that all of it ends, and what is told at the end."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stages import cli, order, running, telling
+from stages.order import State
+from stages.plan import STAGES, Stage
+from stages.running import Outcome, Run
+
+EVERY = list(STAGES.values())
+
+
+def shell(name: str, script: str, *after: str, gives_way: bool = False, undo: tuple[str, ...] = ()) -> Stage:
+    return Stage(name, ("sh", "-c", script), after, gives_way=gives_way, tests=False, undo=undo)
+
+
+def states(**known: State) -> dict[str, State]:
+    return {stage.name: known.get(stage.name, State.WAITING) for stage in EVERY}
+
+
+def names(stages: list[Stage]) -> list[str]:
+    return [stage.name for stage in stages]
+
+
+def test_what_the_node_is_not_needed_for_runs_beside_its_start_and_what_waits_for_pods() -> None:
+    assert names(order.to_begin(EVERY, states())) == ["node", "pure"]
+    begun = states(node=State.RUNNING, pure=State.PASSED)
+    assert names(order.to_begin(EVERY, begun)) == ["engine"]
+    begun = states(node=State.PASSED, pure=State.PASSED, engine=State.RUNNING)
+    assert names(order.to_begin(EVERY, begun)) == ["cluster"]
+
+
+@pytest.mark.parametrize("done", list(itertools.product([State.RUNNING, State.PASSED], repeat=2)))
+def test_what_wants_the_processors_waits_for_both(done: tuple[State, State]) -> None:
+    begun = states(node=State.PASSED, pure=State.PASSED, cluster=done[0], engine=done[1])
+    assert names(order.to_begin(EVERY, begun)) == (["heavy"] if set(done) == {State.PASSED} else [])
+
+
+def test_after_a_failure_nothing_begins() -> None:
+    assert order.to_begin(EVERY, states(pure=State.FAILED, node=State.PASSED)) == []
+
+
+def test_a_part_of_them_waits_for_nobody_who_does_not_run() -> None:
+    assert order.to_begin([STAGES["engine"]], {"engine": State.WAITING}) == [STAGES["engine"]]
+    assert not order.gives_way(STAGES["engine"], [STAGES["engine"]])
+    assert order.gives_way(STAGES["engine"], EVERY)
+    assert not order.gives_way(STAGES["cluster"], EVERY)
+
+
+def test_every_test_is_in_a_stage() -> None:
+    """Each folder is named by one, and what is marked in `tests/cluster` is somebody's, `soak` aside."""
+    words = [word for stage in EVERY if stage.tests for word in stage.command]
+    folders = [word for word in words if word.startswith("tests/") and words[words.index(word) - 1] != "--ignore"]
+    tests = Path(__file__).parents[1]
+    holding = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py")}
+    assert {word.split("/")[1] for word in folders} == holding
+    marks = [word for word in words if "soak" in word]
+    assert marks == ["not soak and not alone and not heavy", "heavy and not soak", "alone and not soak"]
+
+
+def test_they_run_side_by_side_and_one_after_the_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two that each wait for what the other writes can only end together."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    meet = "touch {0}; until [ -e {1} ]; do sleep 0.01; done; echo met"
+    stages = [
+        shell("one", meet.format(one, other)),
+        shell("other", meet.format(other, one), gives_way=True),
+        shell("last", f"nice; ls {tmp_path}; rm {one}", "one", "other"),
+    ]
+    run = Run(stages, tmp_path)
+    assert run.go()
+    assert not one.exists()
+    said = capfd.readouterr().out.splitlines()
+    assert {"one   | met", "other | met", "last  | other", "last  | begins"} <= set(said)
+
+
+def test_one_that_gives_way_is_the_nicest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert Run([shell("busy", "true"), shell("kind", "nice", gives_way=True)], tmp_path).go()
+    assert "kind | 19" in capfd.readouterr().out
+
+
+def test_a_failure_lets_the_others_end_and_begins_nothing(tmp_path: Path) -> None:
+    failed = tmp_path / "failed"
+    stages = [
+        shell("bad", f"touch {failed}; exit 3"),
+        shell("good", f"until [ -e {failed} ]; do sleep 0.01; done"),
+        shell("never", "true", "bad", "good"),
+    ]
+    run = Run(stages, tmp_path)
+    assert not run.go()
+    assert [outcome.state for outcome in run.outcomes()] == [State.FAILED, State.PASSED, State.WAITING]
+
+
+def test_what_was_made_is_undone_even_after_an_interruption_and_what_was_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "made"
+    stages = [shell("make", f"touch {made}; sleep 600", undo=("rm", str(made)))]
+
+    def interrupted() -> Outcome:
+        while not made.exists():
+            time.sleep(0.01)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    run = Run(stages, tmp_path)
+    monkeypatch.setattr(run._ended, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt), running.undoing(stages, there=False):
+        run.go()
+    assert run.outcomes()[0].state is State.FAILED, "it was ended before anything was taken from under it"
+    assert not made.exists()
+    made.touch()
+    with running.undoing(stages, there=True):
+        pass
+    assert made.exists()
+
+
+TESTS = """
+import pytest, time
+def test_passes(): pass
+@pytest.mark.parametrize("n", [1, 2])
+def test_skipped(n): pytest.skip("no device")
+def test_fails(): assert 0
+"""
+
+
+def test_the_summary_says_where_time_went_what_was_skipped_and_what_failed(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    alone = ("-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={tmp_path}", "-q")
+    stage = Stage("some", (sys.executable, "-m", "pytest", *alone, str(tmp_path)))
+    run = Run([stage], tmp_path)
+    assert not run.go()
+    (outcome,) = run.outcomes()
+    assert outcome.processor_seconds > 0
+    lines = telling.summary([outcome, Outcome(shell("later", "true"), State.WAITING)], 61.4).splitlines()
+    assert lines[0].split() == ["stage", "seconds", "processor", "passed", "skipped", "failed"]
+    assert lines[1].split()[0:2] + lines[1].split()[-3:] == ["some", "failed", "1", "2", "1"]
+    assert lines[2].split() == ["later", "not", "begun", "0", "0", "0", "0", "0"]
+    assert lines[3].split()[:3] == ["all", "failed", "61"]
+    assert "skipped in some: 2 x no device" in lines
+    assert "failed in some: test_some.test_fails" in lines
+
+
+def test_an_unknown_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pure", "unheard"]) == 2
+    assert capsys.readouterr().err.startswith("no stage unheard; there are node, cluster, ")
