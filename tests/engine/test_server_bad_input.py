@@ -207,11 +207,11 @@ def test_what_is_not_strict_json(server: ScriptedServer, content: bytes) -> None
 
 
 def test_hostile_quotes_do_not_take_quadratic_time() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for body in (b"[" * 65 + b'"' + b'\\"' * 1_000_000, b"[" * 65 + b'"' * 2_000_001, b'["' + b"[" * 1_000_000 + b"\\"):
         with pytest.raises(Refusal):
             parse_object(body)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_whole_surrogate_pairs_are_characters(server: ScriptedServer) -> None:
@@ -239,31 +239,55 @@ def test_long_bodies(server: ScriptedServer) -> None:
 
 
 def test_a_long_wrong_list_is_refused_quickly(server: ScriptedServer) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for body in ({"prompt": ["a"] * 10_000}, {"prompt": [["x"] * 10_000]}, {"stop": [1] * 15_000}):
         refused(send(server, COMPLETIONS, json.dumps(COMPLETION_BODY | body).encode()))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        HEAD + b"X: " + b"a" * 70_000 + b"\r\n\r\n",
-        HEAD + b"X: a\r\n" * 6000 + b"\r\n",
-        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        HEAD + b"Content-Length: -1\r\n\r\n",
-        HEAD + b"X: a\r\n b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
-        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
-        b"garbage\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    ],
-)
-def test_malformed_heads_close_the_connection(server: ScriptedServer, sent: bytes) -> None:
-    received = exchange(server, sent + b"\r\n\r\n")
-    assert received == b"" or received.startswith((b"HTTP/1.1 400", b"HTTP/1.1 415", b"HTTP/1.1 431"))
+LENGTH = b"Content-Length: 2\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+MALFORMED = {
+    "two lengths": (400, HEAD + LENGTH + b"Content-Length: 3\r\n\r\n{}"),
+    "two equal lengths in one": (400, HEAD + b"Content-Length: 2, 3\r\n\r\n{}"),
+    "a negative length": (400, HEAD + b"Content-Length: -1\r\n\r\n"),
+    "a length with a sign": (400, HEAD + b"Content-Length: +2\r\n\r\n{}"),
+    "a length and chunks": (400, HEAD + LENGTH + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n"),
+    "another coding": (400, HEAD + b"Transfer-Encoding: gzip\r\n\r\n"),
+    "chunks twice": (400, HEAD + CHUNKED + CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n"),
+    "a folded framing": (400, HEAD + b"Transfer-Encoding:\r\n chunked\r\n" + LENGTH + b"\r\n2\r\n{}\r\n0\r\n\r\n"),
+    "a space before the colon": (400, HEAD + b"Content-Length : 2\r\n\r\n{}"),
+    "a folded header": (400, HEAD + b"X: a\r\n b\r\n" + LENGTH + b"\r\n{}"),
+    "a header folded by a tab": (400, HEAD + b"X: a\r\n\tb\r\n" + LENGTH + b"\r\n{}"),
+    "a fold before any header": (400, b"POST /v1/completions HTTP/1.1\r\n Host: x\r\n\r\n"),
+    "line feeds only": (400, (HEAD + LENGTH + b"\r\n{}").replace(b"\r\n", b"\n")),
+    "one line feed": (400, HEAD + b"X: a\n" + LENGTH + b"\r\n{}"),
+    "two hosts": (400, HEAD + b"Host: y\r\n" + LENGTH + b"\r\n{}"),
+    "no host": (400, b"POST /v1/completions HTTP/1.1\r\n" + LENGTH + b"\r\n{}"),
+    "a NUL": (400, HEAD + b"X: a\0b\r\n\r\n"),
+    "no HTTP at all": (400, b"garbage\r\n\r\n"),
+    "TLS": (400, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
+    "a long header": (431, HEAD + b"X: " + b"a" * 40_000 + b"\r\n\r\n"),
+    "a header of 64 KiB": (431, HEAD + b"X: " + b"a" * 65_536 + b"\r\n\r\n"),
+    "a long target": (431, b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "5,000 headers": (431, HEAD + b"X: a\r\n" * 5_000 + b"\r\n"),
+    "101 headers": (431, HEAD + b"X: a\r\n" * 100 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize(("status", "sent"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_heads_are_told_so_and_end_their_connection(server: ScriptedServer, status: int, sent: bytes) -> None:
+    """What comes behind one on its connection is nobody's request."""
+    before = len(server.recorder.ended)
+    reply = exchange(server, sent + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")  # returns when the server has closed
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), reply
+    assert b"connection: close" in head.lower()
+    assert set(json.loads(body)) == {"error"}, "one reply"
+    assert len(server.recorder.ended) == before
 
 
 def test_too_many_headers(server: ScriptedServer) -> None:
