@@ -33,14 +33,14 @@ class Board:
             kept = self.past.setdefault(name, deque(maxlen=FRAMES_KEPT))
             kept.append(value)
             lines += [f"{self.style.strong(f'{name:<22}')}{text}", f"  {sparkline(kept)}"]
-        looks = {"limited by": seen} if replicas is None else {f"{pod} by": each for pod, each in replicas.items()}
-        for name, each in looks.items():
-            lines += self._limit(name, each)
+        looks = {"": seen} if replicas is None else replicas
+        for pod, each in looks.items():
+            lines += self._limit(f"{pod} limited by".lstrip(), each)
         return "\n".join(lines) + "\n"
 
     def _limit(self, name: str, seen: Between) -> list[str]:
         first = diagnose(between([seen.before, seen.after]))[0]
-        head = f"{self.style.strong(f'{name:<22}')}{first.limiter}: {first.evidence}"
+        head = f"{self.style.strong(f'{name:<21}')} {first.limiter}: {first.evidence}"
         change = wrap(f"{first.advice}; expected: {first.effect}", TEXT_WIDTH)
         return [head, *(f"  {line}" for line in change)]
 

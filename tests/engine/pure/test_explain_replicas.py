@@ -95,6 +95,9 @@ class Cluster:
         return (self.folder / "calls").read_text().splitlines()
 
 
+LONG = "assistant-58b877b65c-pqp27"  # as pods are called
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -104,14 +107,14 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def test_replicas_are_shown_together_and_what_limits_each(cluster: Cluster) -> None:
     out = StringIO()
     with Engine(4, 3).served() as first, Engine(1, 0).served() as second:
-        cluster.has(pod("a1"), pod("b2"), pod("c3", ready="False"), a1=first, b2=second)
+        cluster.has(pod("a1"), pod(LONG), pod("c3", ready="False"), **{"a1": first, LONG: second})
         where = ["--service=assistant", "--namespace=team", "--context=here"]
         assert top([*where, "--once", "--interval=0.1"], out, {}, rest=lambda seconds: None) == 0
     page = out.getvalue()
     assert page.startswith("m: serving\n")
     assert "3 waiting (3 batch_full), 5 of 8 running; the oldest for 3.00 s" in page
-    assert "a1 by                 queue: 3 requests wait for batch_full" in page
-    assert "b2 by                 " in page
+    assert "a1 limited by         queue: 3 requests wait for batch_full" in page
+    assert f"{LONG} limited by http: " in page
     assert "c3" not in page
     options = "--namespace=team --context=here"
     assert f"{options} get pods --selector=octavo.dev/service=assistant --output=json" in cluster.calls
