@@ -244,6 +244,17 @@ def test_kubectls_own_words_are_the_error(kubectl: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "kubectl octavo: Error from server (NotFound): it is not there\n"
 
 
+def test_a_sentence_stays_one_line_where_no_terminal_bounds_it(
+    kubectl: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "9 requests wait for batch_full. " + "Raise --max-num-seqs from 4 to 8. " * 9
+    queue = {"waiting": 9, "running": 4, "limiter": "queue", "message": sentence.strip()}
+    status = SERVING["status"] | {"queue": queue}
+    (kubectl / "answer.json").write_text(json.dumps(SERVING | {"status": status, "items": []}))
+    assert main(["explain", "chat"]) == 0
+    assert f"  Limited by queue: {sentence.strip()}" in capsys.readouterr().out.splitlines()
+
+
 def test_doctor_asks_each_replica_that_serves(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def pod(name: str, ready: str) -> dict[str, Any]:
         return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}

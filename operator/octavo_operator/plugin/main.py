@@ -21,6 +21,8 @@ from octavo_operator.plugin import chat, diagnosis, explanation, kubectl, render
 from octavo_operator.plugin.kubectl import Kubectl
 
 Object = dict[str, Any]
+_PIPED_WIDTH = 200
+"""Columns of a table that goes to no terminal: `grep` wants a service's words in one line."""
 OPERATOR_SELECTOR = "app.kubernetes.io/name=octavo-operator"
 
 
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show_status(options: argparse.Namespace) -> int:
     """All services in a table, or one in full."""
-    console, cluster = Console(), _cluster(options)
+    console, cluster = _console(), _cluster(options)
     if options.name:
         console.print(status_view.detail(cluster.service(options.name)))
         return 0
@@ -112,8 +114,9 @@ def show_explanation(options: argparse.Namespace) -> int:
     """Why a service is as it is."""
     cluster = _cluster(options)
     service = cluster.service(options.name)
+    console = _console()
     for line in explanation.explain(service, cluster.of_service("pods", service)):
-        Console(highlight=False).print(line, markup=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     return 0
 
 
@@ -212,6 +215,11 @@ def _text(path: Path) -> str:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OctavoError(f"{path}: cannot be read: {error}") from error
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPED_WIDTH)
 
 
 def _cluster(options: argparse.Namespace) -> Kubectl:
