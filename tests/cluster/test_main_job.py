@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,9 +20,13 @@ from typing import Any
 import openai
 import pytest
 
+import chart_samples
+import prometheus_operator
+import releases
 from cluster_tools import Kubectl, create, wait_for
 from demo import install, watch
 from node import config, images, model
+from patience import PATIENCE_SECONDS
 
 CHECKOUT = config.CHECKOUT
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -56,7 +61,7 @@ def service(kubectl: Kubectl, cluster: config.Settings) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def client(kubectl: Kubectl, service: str) -> Iterator[openai.OpenAI]:
     address = kubectl("-n", service, "get", "service", NAME, "-o", "jsonpath={.spec.clusterIP}")
-    with openai.OpenAI(base_url=f"http://{address}:8000/v1", api_key="none", timeout=120) as made:
+    with openai.OpenAI(base_url=f"http://{address}:8000/v1", api_key="none", timeout=PATIENCE_SECONDS) as made:
         yield made
 
 
@@ -84,7 +89,12 @@ def test_the_plugin_shows_explains_and_talks(kubectl: Kubectl, service: str) -> 
         path = f"{config.HACK}{os.pathsep}{os.environ['PATH']}"  # the node's kubectl comes first
         command = [str(Path(sys.executable).with_name("kubectl-octavo")), "-n", service, *arguments]
         done = subprocess.run(
-            command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=100, check=False
+            command,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -94,6 +104,9 @@ def test_the_plugin_shows_explains_and_talks(kubectl: Kubectl, service: str) -> 
     likeliest = ("--max-tokens", "24", "--temperature", "0")
     assert "Paris" in octavo("chat", NAME, "-m", QUESTION[0]["content"], *likeliest)
     assert f"pod/{NAME}" in octavo("logs", NAME, "--tail", "3")
+    pod, figures, *_ = octavo("doctor", NAME, "--seconds", "1").splitlines()
+    assert pod.startswith(f"{NAME}-")
+    assert re.match(r"in \d[.]\d s: \d+ tokens/s, ", figures), figures
 
 
 def test_a_client_gets_400_that_names_the_field(client: openai.OpenAI) -> None:
@@ -135,6 +148,30 @@ def test_every_query_of_the_boards_finds_data_in_a_real_prometheus(client: opena
         pending = {expr for expr in pending if not watch.query(expr)}
         time.sleep(1)
     assert not pending
+
+
+@pytest.mark.soak
+def test_the_prometheus_operator_finds_the_engine_and_records_what_it_does(
+    kubectl: Kubectl, cluster: config.Settings, client: openai.OpenAI, service: str
+) -> None:
+    """With the labels and the chart's values of docs/GRAFANA.md, and an answer in between."""
+    monitoring = {"enabled": True, "interval": "5s", "labels": prometheus_operator.RELEASE, "rules": {"enabled": True}}
+    flags = chart_samples.flags({f"monitoring.{name}": value for name, value in monitoring.items()})
+    where = ("main-job-operator", releases.OPERATOR_CHART, "--namespace", service, "--reuse-values")
+    releases.helm("upgrade", *where, *flags)
+    labels = {"spec": {"monitoring": {"labels": prometheus_operator.RELEASE}}}
+    kubectl("-n", service, "patch", "osvc", NAME, "--type=merge", "-p", json.dumps(labels))
+    whose = f'namespace="{service}",inferenceservice="{NAME}"'
+    with prometheus_operator.prometheus_operator(kubectl, cluster, service) as made:
+        server = made.wait_serving()
+        targets = wait_for(lambda: server.targets().get(f"podMonitor/{service}/{NAME}/0"), "the engine's target")
+        assert len(targets) == 1
+        for name in ("octavo_generation_tokens_total:rate5m", "octavo_requests_total:rate5m"):
+            recorded = f"inferenceservice:{name}{{{whose}}} > 0"
+            wait_for(lambda query=recorded: chat(client) and server.query(query), recorded)
+        assert server.query(f'octavo_engine_info{{{whose},container="engine"}}')
+        assert server.value("max(octavo_operator_leading)") == 1
+        assert {rule["health"] for rules in server.rules().values() for rule in rules} == {"ok"}
 
 
 def test_a_stream_survives_the_deletion_of_its_pod(client: openai.OpenAI, kubectl: Kubectl, service: str) -> None:
