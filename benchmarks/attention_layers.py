@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from octavo_engine.kernels.attention import StepLayout, choose
+from octavo_engine.kernels.attention import StepLayout
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import rates
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 30, 9, 3, 64, 16
@@ -35,7 +36,7 @@ def decodes(sequences: int, context: int) -> StepLayout:
 
 def all_layers(sequences: int, context: int, dtype: torch.dtype) -> tuple[Callable[[], None], int]:
     """What a step's attention does, and the bytes of keys and values that it reads."""
-    layout, kernels = decodes(sequences, context), choose("cpu")
+    layout, kernels = decodes(sequences, context), choose_attention("cpu")
     shape = (LAYERS, 2, layout.block_tables.numel(), BLOCK_SIZE, KV_HEADS, HEAD_DIM)
     caches = torch.full(shape, 0.5, dtype=dtype)  # written, so that it is there
     query = torch.randn(sequences, HEADS, HEAD_DIM).to(dtype)

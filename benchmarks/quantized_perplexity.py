@@ -27,7 +27,7 @@ sys.path[:0] = [str(CHECKOUT / "tests" / "support"), str(CHECKOUT / "engine")]
 
 from checkpoint import smollm2  # noqa: E402
 
-from octavo_engine.kernels.attention import choose  # noqa: E402
+from octavo_engine.kernels.choice import choose_attention  # noqa: E402
 from octavo_engine.kernels.cpu import library  # noqa: E402
 from octavo_engine.model.compute.decoder import Decoder  # noqa: E402
 from octavo_engine.model.loading import DTYPES, load_model  # noqa: E402
@@ -104,7 +104,7 @@ def measured(count: int, dtype: torch.dtype) -> Iterator[Figures]:
 
 
 def load(place: Path, dtype: torch.dtype) -> Decoder:
-    backend = choose("torch" if library.load() is None else "cpu")
+    backend = choose_attention("torch" if library.load() is None else "cpu")
     return load_model(str(place), dtype=dtype, device=torch.device("cpu"), kernels=backend)
 
 

@@ -13,7 +13,8 @@ import torch
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine, Recorder
 from octavo_engine.errors import InvalidConfiguration, ModelUnsupported
-from octavo_engine.kernels.attention import Backend, choose
+from octavo_engine.kernels.attention import Backend
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.stored import cache_type
 from octavo_engine.memory import plan_cache
@@ -206,7 +207,7 @@ def load_parts(
         config.model,
         dtype=platform.dtype,
         device=platform.device,
-        kernels=choose(platform.backend),
+        kernels=choose_attention(platform.backend),
         max_model_len=max_model_len,
         split=None if ranks is None else ranks.split,
         on_progress=progress,

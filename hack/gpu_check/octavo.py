@@ -18,9 +18,7 @@ from octavo_engine.assembly import build_scheduler, choose_backend
 from octavo_engine.batch import Batch
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine
-from octavo_engine.kernels.attention import choose
-from octavo_engine.kernels.linear import choose_linear
-from octavo_engine.kernels.pointwise import choose_pointwise
+from octavo_engine.kernels.choice import choose_attention, choose_linear, choose_pointwise
 from octavo_engine.memory import CacheGeometry
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.layers import Kernels
@@ -93,7 +91,7 @@ class NoMetrics:
 
 def random_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Decoder:
     """A decoder of that shape with the kernels that `octavo serve` would choose."""
-    attention = choose(choose_backend("auto", device))
+    attention = choose_attention(choose_backend("auto", device))
     kernels = Kernels(attention, choose_linear(dtype, device), choose_pointwise(dtype, device, attention))
     with ThreadPoolExecutor(1) as pool:
         return build_decoder(spec, RandomWeights(spec, dtype, device), kernels, pool, lambda: None)
@@ -101,7 +99,7 @@ def random_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
 
 def loaded_decoder(checkpoint: Path, device: torch.device) -> Decoder:
     """One from a checkpoint, in float32."""
-    kernels = choose(choose_backend("auto", device))
+    kernels = choose_attention(choose_backend("auto", device))
     return load_model(str(checkpoint), dtype=torch.float32, device=device, kernels=kernels)
 
 

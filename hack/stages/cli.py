@@ -37,4 +37,3 @@ def main(names: list[str]) -> int:
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """As Ctrl-C: what runs is ended, and the node is taken down."""
     raise KeyboardInterrupt
-

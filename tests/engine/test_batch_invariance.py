@@ -16,7 +16,7 @@ from engine_harness import GREEDY, Answered, Harness, NoMetrics
 from octavo_engine.assembly import assemble
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
@@ -30,7 +30,7 @@ KINDS = [(name, dtype) for name in ("llama", "mistral_window", "qwen3") for dtyp
 
 
 def load(path: Path, dtype: torch.dtype) -> Decoder:
-    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose("cpu"))
+    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose_attention("cpu"))
 
 
 @pytest.fixture(scope="module")

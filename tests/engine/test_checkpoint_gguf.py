@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gguf_files import add_sizes
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported, StartupError
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.rope import inverse_frequencies
 from octavo_engine.model.gguf.file import GgufFile
@@ -107,7 +107,7 @@ def named(model: Any) -> Any:
 
 
 def load(path: Path) -> Decoder:
-    return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("torch"))
+    return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention("torch"))
 
 
 CONVERTED: dict[str, dict[str, Any]] = {  # variant -> what of it llama.cpp's converter cannot store

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from octavo_engine.errors import CheckpointInvalid, ModelNotFound, ModelUnsupported, StartupError
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.huggingface.checkpoint_files import checkpoint_files
 from octavo_engine.model.loading import load_model
 from octavo_engine.model.spec import read_spec
@@ -53,7 +53,7 @@ def shards(good_shards: Path, tmp_path: Path) -> Path:
 
 
 def load(path: Path) -> None:
-    load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("reference"))
+    load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention("reference"))
 
 
 def edit_config(directory: Path, **changes: Any) -> None:

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from engine_harness import GREEDY, Answered, Harness
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
@@ -75,7 +75,7 @@ class Oracles:
 
 @pytest.fixture(scope="module")
 def decoder(smollm2_gguf) -> Decoder:
-    kernels = choose("torch" if library.load() is None else "cpu")  # what `auto` is here
+    kernels = choose_attention("torch" if library.load() is None else "cpu")  # what `auto` is here
     return load_model(str(smollm2_gguf), dtype=torch.float32, device=torch.device("cpu"), kernels=kernels)
 
 

@@ -13,7 +13,7 @@ from engine_harness import GREEDY, Harness
 from faulty_http import Fault, running
 from fetching import fetch, held, hurry
 from model_sources import HubFiles
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.loading import load_model
 from octavo_engine.preflight.command import preflight
 from octavo_engine.preflight.settings import PreflightSettings
@@ -43,7 +43,7 @@ def test_a_fetched_checkpoint_gives_the_same_tokens(tmp_path, monkeypatch, varia
     assert len([name for name in held(tmp_path / "fetched") if name.endswith(".safetensors")]) > 2
     assert (report.revision, report.files, report.total_bytes) == (COMMIT, len(found.files), found.total_bytes)
     decoder = load_model(
-        str(tmp_path / "fetched"), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("torch")
+        str(tmp_path / "fetched"), dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention("torch")
     )
     for answer in Harness(decoder).together(PROMPTS):
         prompt = torch.tensor([answer.request.tokens[: -len(answer.tokens)]])

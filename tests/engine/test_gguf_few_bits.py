@@ -12,7 +12,7 @@ import torch
 from gguf_files import random_blocks, write_mixed
 from octavo_engine.config import EngineConfig
 from octavo_engine.kernels import dequant
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.kernels.cpu.packing import PackedGatedLinear, PackedLinear
 from octavo_engine.kernels.cpu.quantized import Packed
@@ -52,7 +52,7 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 def load(path: Path, dtype: torch.dtype = torch.float32, loop: LayersLoop = "auto") -> Decoder:
     backend = "torch" if library.load() is None else "cpu"
-    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose(backend), loop=loop)
+    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose_attention(backend), loop=loop)
 
 
 def products_of(decoder: Decoder) -> Iterable[object]:
@@ -124,7 +124,7 @@ def test_weights_are_expanded_where_no_kernel_multiplies_codes(device: str, tmp_
     spec = as_kept(read_spec(str(path)), few_bits=keeps_few_bits(dtype, on_host=on_host))
     assert spec.quantization is None
     if on_host:
-        kernels = choose("torch")
+        kernels = choose_attention("torch")
         decoder = load_model(str(path), dtype=torch.float16, device=torch.device("cpu"), kernels=kernels)
         assert decoder.spec.quantization is None
         assert decoder.parameter_bytes == weight_bytes(spec, 2)

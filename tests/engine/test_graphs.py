@@ -15,7 +15,8 @@ from engine_harness import Harness, NoMetrics
 from octavo_engine import assembly
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine
-from octavo_engine.kernels.attention import Backend, choose
+from octavo_engine.kernels.attention import Backend
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.recorded import MOST_RULES, RecordedNumbers
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
@@ -44,7 +45,11 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Backen
         checkpoint = str(save_model(make_model(variant), place / variant))
         for backend in ("torch", "reference"):
             found[variant, backend] = load_model(
-                checkpoint, dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend), loop="python"
+                checkpoint,
+                dtype=torch.float32,
+                device=torch.device("cpu"),
+                kernels=choose_attention(backend),
+                loop="python",
             )
     return found
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_cases import TOLERANCE, Case, decode_cases, mixed_cases
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
 FEW = ((0, 1), (15, 1), (16, 1), (90, 1))
@@ -55,7 +55,7 @@ def test_a_query_alone_gets_the_bits_that_it_gets_among_others(dtype: torch.dtyp
     """Alone, its context is shared out between the threads; among others one of them may compute all of it."""
     case = Case(LONG, heads=9, kv_heads=3, dtype=dtype)
     query, keys, values, layout = case.inputs("cpu")
-    together = choose("cpu").attend(query, keys, values, layout, scale=0.125)
+    together = choose_attention("cpu").attend(query, keys, values, layout, scale=0.125)
     for row in (0, 2):
         alone = replace(
             layout,
@@ -63,7 +63,7 @@ def test_a_query_alone_gets_the_bits_that_it_gets_among_others(dtype: torch.dtyp
             context_lens=layout.context_lens[row : row + 1],
             block_tables=layout.block_tables[row : row + 1],
         )
-        found = choose("cpu").attend(query[row : row + 1], keys, values, alone, scale=0.125)
+        found = choose_attention("cpu").attend(query[row : row + 1], keys, values, alone, scale=0.125)
         assert torch.equal(found[0], together[row]), f"with {threads} threads"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention, choose_pointwise
 from octavo_engine.kernels.cpu.cache_form import keys_by_word, values_by_word, write_kv
-from octavo_engine.kernels.pointwise import PLAIN, HeadNorms, PointwiseKernels, choose_pointwise
+from octavo_engine.kernels.pointwise import PLAIN, HeadNorms, PointwiseKernels
 from octavo_engine.model.compute.rope import angles
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("cpu_target")]
@@ -81,9 +81,9 @@ def test_all_write_a_cache_alike(dtype: torch.dtype, fused: PointwiseKernels) ->
 
 
 def test_half_precision_of_the_other_kind_stays_plain() -> None:
-    assert choose_pointwise(torch.float16, torch.device("cpu"), choose("cpu")) is PLAIN
+    assert choose_pointwise(torch.float16, torch.device("cpu"), choose_attention("cpu")) is PLAIN
 
 
 def test_a_cache_that_others_read_is_stored_as_they_read_it() -> None:
-    chosen = choose_pointwise(torch.bfloat16, torch.device("cpu"), choose("torch"))
+    chosen = choose_pointwise(torch.bfloat16, torch.device("cpu"), choose_attention("torch"))
     assert chosen.prepare_store is PLAIN.prepare_store

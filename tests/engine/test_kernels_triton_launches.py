@@ -20,9 +20,10 @@ from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.linear import plain_quantized
 from octavo_engine.kernels.pointwise import HeadNorms
 from octavo_engine.kernels.quantized import QuantizedLinear, QuantizedMatrix
+from octavo_engine.kernels.triton.device import target_of
 from octavo_engine.kernels.triton.pointwise import Pointwise
 from octavo_engine.kernels.triton.sampling import choice_of, draw
-from octavo_engine.kernels.triton.targets import A100, B200, H100, Target, target_of
+from octavo_engine.kernels.triton.targets import A100, B200, H100, Target
 from octavo_engine.kernels.triton.w4a16 import PackedLinear, Product, QuantizedProducts, shares_of
 from octavo_engine.kernels.triton.w4a16_layout import WORDS, PackedMatrix, block_inputs
 from quantized_checkpoints import Recipe, gptq, gptq_config, save_quantized

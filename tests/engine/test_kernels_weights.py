@@ -10,8 +10,9 @@ from gguf.quants import dequantize
 
 from gguf_files import random_blocks
 from octavo_engine.kernels import dequant, onednn_linear
+from octavo_engine.kernels.choice import choose_linear
 from octavo_engine.kernels.cpu import library
-from octavo_engine.kernels.linear import PLAIN, choose_linear
+from octavo_engine.kernels.linear import PLAIN
 from octavo_engine.model.gguf.source import SLICE_WEIGHTS, decode
 
 pytestmark = pytest.mark.engine

@@ -16,7 +16,8 @@ import transformers
 from engine_harness import GREEDY, Answered, Harness
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
 from octavo_engine.kernels import pointwise
-from octavo_engine.kernels.attention import UNSCALED, choose
+from octavo_engine.kernels.attention import UNSCALED
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.stored import EIGHT_BITS
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.layers import PlainLayers, choose_layers
@@ -30,7 +31,11 @@ CLOSE = 1e-4  # to logits of a few units; what rounding does to them is far more
 
 def load(place: Path) -> Decoder:
     return load_model(
-        str(place), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("reference"), loop="python"
+        str(place),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        kernels=choose_attention("reference"),
+        loop="python",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.layers import LayersLoop, PlainLayers
@@ -38,7 +38,7 @@ def run(decoder: Decoder, dtype: torch.dtype) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_call_and_many_give_the_same_bits(variant: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    path, device, kernels = save_model(make_model(variant), tmp_path), torch.device("cpu"), choose("cpu")
+    path, device, kernels = save_model(make_model(variant), tmp_path), torch.device("cpu"), choose_attention("cpu")
 
     def load(loop: LayersLoop) -> Decoder:
         return load_model(str(path), dtype=dtype, device=device, kernels=kernels, loop=loop)
@@ -52,5 +52,5 @@ def test_one_call_and_many_give_the_same_bits(variant: str, dtype: torch.dtype, 
 
 def test_other_attention_has_its_layers_called_one_by_one(tmp_path: Path) -> None:
     path = save_model(make_model("llama"), tmp_path)
-    decoder = load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("torch"))
+    decoder = load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention("torch"))
     assert isinstance(decoder.layers, PlainLayers)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from octavo_engine.errors import CheckpointInvalid
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.huggingface.safetensors_source import SafetensorsSource
 from octavo_engine.model.loading import Progress, load_model, open_checkpoint
 from octavo_engine.model.tensors.parameters import parameters_of
@@ -28,7 +28,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(place: Path, on_progress: Progress | None = None) -> None:
     """In float16, which takes torch's own kernels."""
-    load_model(str(place), dtype=torch.float16, device=CPU, kernels=choose("reference"), on_progress=on_progress)
+    load_model(
+        str(place), dtype=torch.float16, device=CPU, kernels=choose_attention("reference"), on_progress=on_progress
+    )
 
 
 def test_progress_is_told_by_the_loading_thread_and_ends_with_all_bytes(checkpoint: Path) -> None:

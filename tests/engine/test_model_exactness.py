@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from octavo_engine.kernels.attention import Backend, choose
+from octavo_engine.kernels.attention import Backend
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model, open_checkpoint
@@ -25,7 +26,7 @@ FAST = ["torch", pytest.param("cpu", marks=NO_CPU_KERNELS)]
 
 
 def load(path: Path, backend: Backend = "torch") -> Decoder:
-    return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend))
+    return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention(backend))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine_harness import GREEDY, Harness
 from octavo_engine.errors import CheckpointInvalid
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.rope import inverse_frequencies
 from octavo_engine.model.huggingface.config import spec_from_config
@@ -140,7 +140,7 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes(kind: str, tmp_pa
 
 
 def load(path: Path, **options: Any) -> Decoder:
-    kernels = choose("torch")
+    kernels = choose_attention("torch")
     return load_model(str(path), dtype=torch.float32, device=torch.device("cpu"), kernels=kernels, **options)
 
 

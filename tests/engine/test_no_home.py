@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from octavo_engine import machine_cache
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import build, library
 from octavo_engine.model.loading import load_model
 from octavo_engine.roofline import Machine
@@ -52,7 +52,7 @@ def test_kernels_are_missed_and_the_answers_are_the_same(
     assert ("no home directory" in line.getMessage()) == (place == "no account")
     model, tokens = make_model("llama"), torch.arange(1, 30)
     path = str(save_model(model, tmp_path / "model"))
-    decoder = load_model(path, dtype=torch.float32, device=torch.device("cpu"), kernels=choose("torch"))
+    decoder = load_model(path, dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention("torch"))
     torch.testing.assert_close(prefill_logits(decoder, tokens, [29]), oracle_logits(model, tokens), atol=1e-4, rtol=0)
 
 

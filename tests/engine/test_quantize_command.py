@@ -20,7 +20,7 @@ import transformers
 
 from octavo_engine import cli, termination
 from octavo_engine.errors import InvalidConfiguration
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library as cpu_library
 from octavo_engine.model.loading import load_model
 from octavo_engine.quantize import library
@@ -120,7 +120,7 @@ def test_the_result_is_the_models_own_and_can_be_loaded(
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (stage.out / name).read_bytes() == (stage.model / name).read_bytes()
     assert not (stage.out / "added_tokens.json").exists()
-    backend = choose("torch" if cpu_library.load() is None else "cpu")
+    backend = choose_attention("torch" if cpu_library.load() is None else "cpu")
     decoder = load_model(str(stage.out), dtype=torch.bfloat16, device=torch.device("cpu"), kernels=backend)
     assert decoder.spec.quantization is not None
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from engine_harness import GREEDY, Answered, Harness
 from octavo_engine.errors import CheckpointInvalid, ModelUnsupported
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model, open_checkpoint
@@ -97,7 +97,7 @@ RECIPES: dict[str, tuple[str, Recipe]] = {
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose(BACKEND))
+    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose_attention(BACKEND))
 
 
 def random_tokens(count: int, seed: int = 0) -> torch.Tensor:
@@ -308,7 +308,7 @@ def test_what_a_rank_holds_is_what_is_counted(rank: int, tmp_path: Path) -> None
 
 def test_progress_ends_with_all_packed_bytes(checkpoint: Path) -> None:
     told: list[tuple[int, int]] = []
-    kernels = choose("reference")
+    kernels = choose_attention("reference")
     load_model(
         str(checkpoint),
         dtype=torch.float32,

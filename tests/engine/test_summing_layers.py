@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from octavo_engine.kernels import pointwise
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.layers import PlainLayers, SummingLayers, choose_layers
 from octavo_engine.model.loading import load_model
@@ -22,7 +22,11 @@ pytestmark = pytest.mark.engine
 def test_norms_may_add_to_the_residual_instead_of_products(variant: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     place = save_model(make_model(variant), tmp_path)
     products_add = load_model(
-        str(place), dtype=torch.float32, device=torch.device("cpu"), kernels=choose("reference"), loop="python"
+        str(place),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        kernels=choose_attention("reference"),
+        loop="python",
     )
     norms_add = _summing(products_add)
     tokens = torch.randint(3, products_add.spec.vocab, (33,), generator=torch.Generator().manual_seed(1))

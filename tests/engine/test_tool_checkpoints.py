@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.loading import load_model, open_checkpoint
 from octavo_engine.model.tensors.parameters import parameters_of
@@ -67,7 +67,9 @@ def test_the_order_of_activations_is_one_that_matters() -> None:
 @torch.no_grad()
 def test_the_model_computes_what_these_weights_say(checkpoint: Path) -> None:
     tokens = torch.randint(SIZES["vocab_size"], (40,), generator=torch.Generator().manual_seed(1))
-    decoder = load_model(str(checkpoint), dtype=torch.float32, device=torch.device("cpu"), kernels=choose(BACKEND))
+    decoder = load_model(
+        str(checkpoint), dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention(BACKEND)
+    )
     found = prefill_logits(decoder, tokens, [16, 1, 23])
     torch.testing.assert_close(found, oracle_logits(plain_twin(checkpoint), tokens), atol=1e-4, rtol=0)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine_harness import Harness
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
 from octavo_engine.pulse import Pulse
@@ -58,7 +58,7 @@ def answers(decoder: Decoder, wrap: Callable[[Steps], Steps | GraphedSteps], *, 
 @pytest.mark.parametrize("variant", ["llama", "mistral_window", "qwen2_window", "qwen3"])
 def test_replayed_tokens_are_those_of_steps_launched_one_by_one(variant: str, overlap: bool, tmp_path: Path) -> None:
     place = save_model(make_model(variant), tmp_path)
-    decoder = load_model(str(place), dtype=torch.float32, device=CUDA, kernels=choose("triton"))
+    decoder = load_model(str(place), dtype=torch.float32, device=CUDA, kernels=choose_attention("triton"))
     plain = answers(decoder, lambda steps: steps, overlap=overlap)
     assert answers(decoder, lambda steps: graphed(steps, SIZES, CudaRecorder(CUDA)), overlap=overlap) == plain
 

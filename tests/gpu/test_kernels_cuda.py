@@ -7,7 +7,7 @@ import torch
 
 import triton_cases
 from attention_cases import TOLERANCE, Case, decode_cases, mixed_cases
-from octavo_engine.kernels.triton.targets import target_of
+from octavo_engine.kernels.triton.device import target_of
 from triton_cases import E4M3, UNITS, TritonCase, on_device
 
 pytestmark = [

@@ -8,7 +8,7 @@ import torch
 import drawn_cases
 import launched_cases
 from launched_cases import UNITS, ProductCase
-from octavo_engine.kernels.triton.targets import target_of
+from octavo_engine.kernels.triton.device import target_of
 
 pytestmark = [
     pytest.mark.gpu,

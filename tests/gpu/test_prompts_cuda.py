@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_harness import GREEDY, Harness
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.loading import load_model
 from octavo_engine.prompt_reading import HiddenSum, PromptLogprobs
 from octavo_engine.request import Pooling, SamplingParams
@@ -26,7 +26,9 @@ LENGTHS = (2, 16, 40, 90)
 def test_log_probabilities_and_hidden_states(tmp_path: Path, budget: int, overlap: bool) -> None:
     model = make_model("llama")
     place = save_model(model, tmp_path)
-    decoder = load_model(str(place), dtype=torch.float32, device=torch.device("cuda"), kernels=choose("triton"))
+    decoder = load_model(
+        str(place), dtype=torch.float32, device=torch.device("cuda"), kernels=choose_attention("triton")
+    )
     source = torch.Generator().manual_seed(3)
     prompts = [torch.randint(3, decoder.spec.vocab, (length,), generator=source) for length in LENGTHS]
     harness = Harness(decoder, budget=budget, overlap=overlap)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine_harness import Harness
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.loading import load_model
 from octavo_engine.request import SamplingParams
 from tiny_models import VARIANTS, make_model, save_model
@@ -40,7 +40,9 @@ def test_greedy_tokens_are_those_of_transformers(variant: str, budget: int, tmp_
     model = make_model(variant)
     model.generation_config.eos_token_id = None
     place = save_model(model, tmp_path)
-    decoder = load_model(str(place), dtype=torch.float32, device=torch.device("cuda"), kernels=choose("triton"))
+    decoder = load_model(
+        str(place), dtype=torch.float32, device=torch.device("cuda"), kernels=choose_attention("triton")
+    )
     harness = Harness(decoder, budget=budget)
     params = SamplingParams(temperature=0.0, max_tokens=ANSWER, ignore_eos=True)
     asked = prompts(decoder.spec.vocab)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo_engine.kernels.attention import Backend, StepLayout, choose
+from octavo_engine.kernels.attention import Backend, StepLayout
+from octavo_engine.kernels.choice import choose_attention
 from paging import Pages
 
 REFERENCE: Backend = "reference"
@@ -42,7 +43,7 @@ class Case:
         source = torch.Generator().manual_seed(0)
         shape = sum(lengths), self.kv_heads, self.head_dim
         key, value = (torch.randn(shape, generator=source).to(cache) for cache in caches)
-        choose(backend).write_kv(key, value, *caches, everything.slots)
+        choose_attention(backend).write_kv(key, value, *caches, everything.slots)
         layout = pages.layout([(i, start, count) for i, (start, count) in enumerate(self.work)], self.device)
         query = torch.randn(len(layout.slots), self.heads, self.head_dim, generator=source)
         return query.to(caches[0]), *caches, layout
@@ -54,7 +55,7 @@ class Case:
 
     def _attended(self, backend: Backend) -> torch.Tensor:
         query, *caches, layout = self.inputs(backend)
-        return choose(backend).attend(query, *caches, layout, scale=self.head_dim**-0.5, window=self.window)
+        return choose_attention(backend).attend(query, *caches, layout, scale=self.head_dim**-0.5, window=self.window)
 
 
 def around(edge: int) -> Sequence[int]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.triton.device import target_of
 from octavo_engine.kernels.triton.sampling import choice_of, draw
-from octavo_engine.kernels.triton.targets import target_of
 from octavo_engine.request import SamplingParams
 from octavo_engine.runtime import host_draw
 from octavo_engine.runtime.sampler import _candidates, rescale

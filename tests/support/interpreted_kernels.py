@@ -17,7 +17,8 @@ import torch
 
 import interpreting
 from engine_harness import Harness
-from octavo_engine.kernels.attention import AttentionShape, Backend, choose
+from octavo_engine.kernels.attention import AttentionShape, Backend
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.triton.common import padded_dim, table_name
 from octavo_engine.kernels.triton.decode import Decodes
 from octavo_engine.kernels.triton.targets import H100, launch_of
@@ -83,7 +84,11 @@ def tokens(checkpoint: Path) -> dict[str, Sequence[Sequence[int]]]:
 
 def _answers(checkpoint: Path, backend: Backend, recorder: Replaying | None = None) -> list[list[int]]:
     decoder = load_model(
-        str(checkpoint), dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend), loop="python"
+        str(checkpoint),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        kernels=choose_attention(backend),
+        loop="python",
     )
 
     def wrap(steps: Steps) -> Steps | GraphedSteps:

@@ -21,7 +21,8 @@ import drawn_cases
 import interpreting
 import launched_cases
 from engine_harness import Harness
-from octavo_engine.kernels.attention import Backend, choose
+from octavo_engine.kernels.attention import Backend
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.triton import linear
 from octavo_engine.kernels.triton.pointwise import Pointwise
 from octavo_engine.kernels.triton.targets import H100
@@ -45,7 +46,7 @@ def engines(checkpoint: str) -> dict[str, list[list[int]]]:
 
 def answers(checkpoint: str, backend: Backend) -> list[list[int]]:
     decoder = loading.load_model(
-        checkpoint, dtype=torch.float32, device=torch.device("cpu"), kernels=choose(backend), loop="python"
+        checkpoint, dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention(backend), loop="python"
     )
     assert isinstance(decoder.layers, SummingLayers) == (backend == "triton")
     cached = torch.float8_e4m3fn if decoder.spec.kv_scales else torch.float32

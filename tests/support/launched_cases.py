@@ -16,8 +16,8 @@ from octavo_engine.kernels.attention import UNSCALED, CacheScales
 from octavo_engine.kernels.pointwise import PLAIN, HeadNorms
 from octavo_engine.kernels.quantized import Bits, QuantizedMatrix, packed
 from octavo_engine.kernels.stored import EIGHT_BITS, as_stored
+from octavo_engine.kernels.triton.device import target_of
 from octavo_engine.kernels.triton.pointwise import Pointwise
-from octavo_engine.kernels.triton.targets import target_of
 from octavo_engine.kernels.triton.w4a16 import PackedGatedLinear, PackedLinear, QuantizedProducts
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -16,7 +16,7 @@ import torch
 from engine_harness import Harness
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import EngineDead
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
@@ -82,7 +82,7 @@ class RoomPeers:
 
 
 def load(path: Path, dtype: torch.dtype, split: Split | None = None) -> Decoder:
-    kernels = choose("torch" if library.load() is None else "cpu")
+    kernels = choose_attention("torch" if library.load() is None else "cpu")
     return load_model(str(path), dtype=dtype, device=CPU, kernels=kernels, split=split)
 
 

@@ -48,13 +48,13 @@ def load(checkpoint: str) -> str:
     """Everything that reads a checkpoint, without serving it; returns why it cannot be."""
     import torch
 
-    from octavo_engine.kernels.attention import choose
+    from octavo_engine.kernels.choice import choose_attention
     from octavo_engine.model.loading import load_model
     from octavo_engine.tokenizer import load_tokenizer
 
     try:
         load_tokenizer(checkpoint)
-        load_model(checkpoint, dtype=torch.float32, device=torch.device("cpu"), kernels=choose("torch"))
+        load_model(checkpoint, dtype=torch.float32, device=torch.device("cpu"), kernels=choose_attention("torch"))
     except StartupError as error:
         return str(error)
     return ""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from attention_cases import Case, around
-from octavo_engine.kernels.attention import UNSCALED, Backend, CacheScales, StepLayout, choose
+from octavo_engine.kernels.attention import UNSCALED, Backend, CacheScales, StepLayout
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.recorded import RecordedNumbers
 from paging import Pages
 
@@ -42,7 +43,7 @@ class TritonCase(Case):
         source = torch.Generator().manual_seed(0)
         shape = (sum(lengths), self.kv_heads, self.head_dim)
         new = [torch.randn(shape, generator=source).mul(self.largest).to(self.dtype).to(self.device) for _ in range(2)]
-        choose(backend).write_kv(*new, keys, values, owned.slots)
+        choose_attention(backend).write_kv(*new, keys, values, owned.slots)
         layout = pages.layout([(index, start, count) for index, (start, count) in enumerate(self.work)], self.device)
         query = torch.randn(len(layout.slots), self.heads, self.head_dim, generator=source)
         return query.to(self.dtype).to(self.device), keys, values, layout
@@ -64,7 +65,9 @@ class TritonCase(Case):
         query, keys, values, layout = self.tensors(backend)
         layout = layout if backend == "reference" else self.as_launched(layout)
         scale = self.head_dim**-0.5
-        return choose(backend).attend(query, keys, values, layout, scale=scale, window=self.window, scales=self.scales)
+        return choose_attention(backend).attend(
+            query, keys, values, layout, scale=scale, window=self.window, scales=self.scales
+        )
 
 
 BACKENDS: tuple[Backend, Backend] = ("triton", "reference")

@@ -68,7 +68,7 @@ def _onednn(rows: int, inputs: int, outputs: int) -> float:
 def _ours(rows: int, inputs: int, outputs: int) -> float:
     import torch  # noqa: PLC0415
 
-    from octavo_engine.kernels.linear import choose_linear  # noqa: PLC0415
+    from octavo_engine.kernels.choice import choose_linear  # noqa: PLC0415
 
     x, weight = torch.randn(rows, inputs).bfloat16(), torch.randn(outputs, inputs).bfloat16()
     product = choose_linear(torch.bfloat16, torch.device("cpu")).projection(weight, None)

@@ -1,11 +1,10 @@
-"""The contract of attention: the tensors of one step, what a set of kernels offers, and the choice of one set.
+"""The contract of attention: the tensors of one step, and what a set of kernels offers.
 
 Owns no arithmetic. A step's sequences are ordered: those with exactly one query token first, the others after them.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -88,15 +87,3 @@ class AttentionKernels:
         _, block_size, kv_heads, head_dim = key_cache.shape
         shape = AttentionShape(block_size, kv_heads, head_dim, query.dtype, scale, window, scales)
         return self.prepare(layout, shape)(query, key_cache, value_cache)
-
-
-def choose(backend: Backend) -> AttentionKernels:
-    """The kernels of that name, imported on demand: neither Triton nor the CPU's library is there on every machine."""
-    modules = {
-        "reference": "torch_reference",
-        "torch": "torch_paged",
-        "cpu": "cpu.attention",
-        "triton": "triton.attention",
-    }
-    kernels: AttentionKernels = importlib.import_module(f"octavo_engine.kernels.{modules[backend]}").KERNELS
-    return kernels

@@ -1,12 +1,11 @@
 """The matrix products of a decoder, with what follows each of them: a residual to add, or a gate to apply.
 
-Torch's own operations anywhere; on a CPU our own (`cpu.linear`) for bfloat16 and float32 where they run, else for
-bfloat16 oneDNN's packed ones (`onednn_linear`); on CUDA torch's with our own around them (`triton.linear`).
+What a set of them offers, and the plain set: torch's own operations. Others are `cpu.linear`, `onednn_linear` and
+`triton.linear`; `choice` knows which one is for whom.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -16,8 +15,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from octavo_engine.kernels.quantized import QuantizedGatedLinear, QuantizedLinear, QuantizedMatrix, QuantizedRows
-
-log = logging.getLogger(__name__)
 
 
 class Projection(Protocol):
@@ -127,23 +124,3 @@ def plain_tied(embedding: Tensor) -> Tied:
 
 
 PLAIN = LinearKernels("torch", Linear, GatedLinear, plain_tied)
-
-
-def choose_linear(dtype: torch.dtype, device: torch.device) -> LinearKernels:
-    """The fastest set for weights of that type on that device, imported on demand."""
-    if device.type == "cuda":
-        from octavo_engine.kernels.triton import linear as launched  # noqa: PLC0415
-        from octavo_engine.kernels.triton.targets import target_of  # noqa: PLC0415
-
-        return launched.kernels_on(target_of(device))
-    if dtype not in (torch.bfloat16, torch.float32):
-        log.warning(
-            "on a processor, %s is left to torch's own operations: --dtype bfloat16 is several times faster", dtype
-        )
-        return PLAIN
-    from octavo_engine.kernels import onednn_linear  # noqa: PLC0415
-    from octavo_engine.kernels.cpu import library, linear  # noqa: PLC0415
-
-    if library.load() is not None:
-        return linear.KERNELS
-    return onednn_linear.KERNELS if dtype == torch.bfloat16 and onednn_linear.available() else PLAIN

@@ -1,7 +1,7 @@
 """What surrounds a decoder's products and its attention: RMSNorm, and the heads' way into the cache.
 
-Three sets: torch's operations, which define correct, and fused ones in C++ (`cpu.pointwise`) and for CUDA
-(`triton.pointwise`).
+Three sets: torch's operations, which define correct and stand here, and fused ones in C++ (`cpu.pointwise`) and for
+CUDA (`triton.pointwise`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
-from octavo_engine.kernels.attention import UNSCALED, AttentionKernels, CacheScales
+from octavo_engine.kernels.attention import UNSCALED, CacheScales
 from octavo_engine.kernels.stored import put
 
 
@@ -100,25 +100,3 @@ def _norm_heads(heads: Tensor, norms: HeadNorms, queries: int) -> Tensor:
 
 
 PLAIN = PointwiseKernels("torch", rms_norm, prepare_store)
-
-
-def choose_pointwise(dtype: torch.dtype, device: torch.device, attention: AttentionKernels) -> PointwiseKernels:
-    """The fastest set for numbers of that type on that device, imported on demand.
-
-    attention: which kernels read the cache. The compiled ones have their own order of numbers within a block, so those
-    of their kind store for them, and plain ones for others.
-    """
-    if device.type == "cuda":
-        from octavo_engine.kernels.triton import pointwise as launched  # noqa: PLC0415
-        from octavo_engine.kernels.triton.targets import target_of  # noqa: PLC0415
-
-        return launched.Pointwise(target_of(device)).kernels
-    if dtype not in {torch.bfloat16, torch.float32}:
-        return PLAIN
-    from octavo_engine.kernels.cpu import library, pointwise  # noqa: PLC0415
-
-    if library.load() is None:
-        return PLAIN
-    return (
-        pointwise.KERNELS if attention.name == "cpu" else PointwiseKernels("mixed", pointwise.rms_norm, prepare_store)
-    )

@@ -12,8 +12,7 @@ import torch
 
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.attention import AttentionKernels, CacheScales
-from octavo_engine.kernels.linear import choose_linear
-from octavo_engine.kernels.pointwise import choose_pointwise
+from octavo_engine.kernels.choice import choose_linear, choose_pointwise
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.compute.layers import Kernels, LayersLoop
 from octavo_engine.model.gguf.file import GgufFile

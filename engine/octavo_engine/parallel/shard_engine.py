@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from octavo_engine.kernels.attention import choose
+from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.memory import plan_cache
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model
@@ -46,7 +46,7 @@ class ShardEngine:
             config.model,
             dtype=getattr(torch, assignment.dtype),
             device=device,
-            kernels=choose(assignment.backend),
+            kernels=choose_attention(assignment.backend),
             max_model_len=needs_of(spec, config, width=1).max_model_len,
             split=Split(shard, peers),
             on_progress=on_progress,

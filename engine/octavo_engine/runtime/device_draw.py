@@ -29,7 +29,7 @@ def choose(
     A row whose largest logit is no finite number is not, and its token means nothing. `uniform_of` gives the number in
     [0, 1) that decides what a request that is not greedy gets.
     """
-    from octavo_engine.kernels.triton import sampling, targets  # noqa: PLC0415 (Triton is not on every machine)
+    from octavo_engine.kernels.triton import device, sampling  # noqa: PLC0415 (Triton is not on every machine)
 
     largest, tokens = logits.max(dim=-1)
     choices = [
@@ -46,5 +46,5 @@ def choose(
         if not request.params.greedy
     ]
     if choices:
-        sampling.draw(targets.target_of(logits.device), logits, largest, choices, tokens)
+        sampling.draw(device.target_of(logits.device), logits, largest, choices, tokens)
     return tokens, largest.isfinite()

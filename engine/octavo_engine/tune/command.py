@@ -9,7 +9,8 @@ import torch
 
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.triton import measured
-from octavo_engine.kernels.triton.targets import Row, target_of
+from octavo_engine.kernels.triton.device import target_of
+from octavo_engine.kernels.triton.targets import Row
 from octavo_engine.model.spec import read_spec
 from octavo_engine.model.tensors.sharding import heaviest
 from octavo_engine.tune.cases import Bench, Timer

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from octavo_engine.kernels.attention import Attend, AttentionKernels, AttentionShape, StepLayout
 from octavo_engine.kernels.triton.decode import Decodes
+from octavo_engine.kernels.triton.device import target_of
 from octavo_engine.kernels.triton.kv_write import write_kv
 from octavo_engine.kernels.triton.mixed import Mixed
 from octavo_engine.kernels.triton.splits import LONGEST_PIECE
-from octavo_engine.kernels.triton.targets import Target, target_of
+from octavo_engine.kernels.triton.targets import Target
 
 
 def prepare(layout: StepLayout, shape: AttentionShape) -> Attend:

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
-
-from octavo_engine.errors import InvalidConfiguration
-
-if TYPE_CHECKING:
-    import torch
+from typing import NamedTuple
 
 KIB = 1024
+FUSED = {"enable_fp_fusion": True}
+"""For every launch: a product and the sum after it are rounded once. Written here, as Triton's default will change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +38,6 @@ class Target:
 A100, H100, B200 = Target(80, 108), Target(90, 132), Target(100, 148)
 
 
-@cache
-def target_of(device: torch.device) -> Target:
-    """The device's own figures; an H100's where kernels are interpreted, which needs no device.
-
-    Raises InvalidConfiguration for a device that is older than all launches.
-    """
-    if device.type != "cuda":
-        return H100
-    from torch.cuda import get_device_properties  # noqa: PLC0415 (the table itself does without torch)
-
-    from octavo_engine.kernels.triton import measured  # noqa: PLC0415 (it makes rows of this table)
-
-    found = get_device_properties(device)
-    capability, least = 10 * found.major + found.minor, min(row.capability for row in TABLE)
-    if capability < least:
-        raise InvalidConfiguration(
-            f"{found.name} has compute capability {found.major}.{found.minor}, but the kernels need {least / 10} or"
-            " later: use --device cpu, or another device"
-        )
-    return Target(capability, found.multi_processor_count, measured.rows_for(measured.Circumstances.of(found.name)))
-
-
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One way to launch a kernel."""
@@ -72,9 +47,9 @@ class Launch:
     blocks: Mapping[str, int]  # sizes that are compiled in, by the name of the kernel's argument
 
     @property
-    def arguments(self) -> dict[str, int]:
+    def arguments(self) -> dict[str, int | bool]:
         """Keyword arguments of a launch."""
-        return {"num_warps": self.warps, "num_stages": self.stages, **self.blocks}
+        return {"num_warps": self.warps, "num_stages": self.stages, **self.blocks, **FUSED}
 
 
 class Row(NamedTuple):
@@ -108,12 +83,14 @@ def pointwise(kernel: str, size: int, warps: int, **blocks: int) -> Row:
 TABLE = (
     attention("decode16", 80, 128, rows=16, tile=64, warps=4, stages=3),
     attention("decode16", 80, 256, rows=16, tile=32, warps=4, stages=3),
-    attention("decode16_8", 80, 128, rows=16, tile=64, warps=4, stages=5),
+    attention("decode16_8", 80, 128, rows=16, tile=32, warps=4, stages=5),
     attention("decode16_8", 80, 256, rows=16, tile=32, warps=4, stages=5),
+    attention("decode16_8", 90, 128, rows=16, tile=64, warps=4, stages=5),
     attention("decode16_8", 100, 128, rows=16, tile=64, warps=4, stages=4),
+    attention("decode16_8", 100, 256, rows=16, tile=32, warps=4, stages=7),
     attention("decode32", 80, 128, rows=16, tile=32, warps=4, stages=3),
     attention("decode32", 80, 256, rows=16, tile=16, warps=4, stages=3),
-    attention("decode32", 100, 128, rows=16, tile=32, warps=8, stages=3),
+    attention("decode32", 90, 128, rows=16, tile=32, warps=8, stages=3),
     attention("decode32_8", 80, 128, rows=16, tile=32, warps=4, stages=3),
     attention("decode32_8", 80, 256, rows=16, tile=16, warps=4, stages=3),
     attention("mixed16", 80, 128, rows=64, tile=64, warps=8, stages=3),
@@ -126,7 +103,7 @@ TABLE = (
     attention("mixed16_8", 90, 256, rows=64, tile=32, warps=8, stages=3),
     attention("mixed32", 80, 128, rows=16, tile=32, warps=4, stages=3),
     attention("mixed32", 80, 256, rows=16, tile=16, warps=8, stages=3),
-    attention("mixed32", 100, 128, rows=16, tile=32, warps=8, stages=3),
+    attention("mixed32", 90, 128, rows=16, tile=32, warps=8, stages=3),
     attention("mixed32_8", 80, 128, rows=16, tile=32, warps=4, stages=3),
     attention("mixed32_8", 80, 256, rows=16, tile=16, warps=8, stages=3),
     product("quantized16", 80, 16, outputs=64, tile=16, warps=4, stages=4),
