@@ -34,6 +34,7 @@ from octavo_engine.runtime.cuda_recorder import CudaRecorder
 from octavo_engine.runtime.graph_capture import GraphCapture
 from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.host_pages import HostPages
+from octavo_engine.runtime.identity import identity_of
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.measurement import machine_of
 from octavo_engine.runtime.room import as_loaded, room_of
@@ -60,6 +61,7 @@ class Assembly:
     machine: Machine  # what that device can do at best
     device: torch.device
     dtype: torch.dtype
+    identity: str  # of that device, among all of its node
     attention_backend: str
     max_model_len: int
     num_blocks: int
@@ -69,9 +71,19 @@ class Assembly:
     graphs: GraphedSteps | None = None  # this rank's
     errand: Callable[[bool], bool] | None = None  # of the step thread, once the server is ready: see AsyncEngine
 
-    def awaited(self) -> str:
-        """Which ranks the others wait for, in words to add to a complaint; empty when it is none."""
-        return "" if self.ranks is None else self.ranks.awaited()
+    def circumstances(self) -> str:
+        """What whoever looks for the cause of a step that does not end should know, in words to add to a complaint:
+        the device and its rank, what it was given last, and which ranks the others wait for. Takes no lock."""
+        device = f"; {self.identity}" if self.device.type != "cpu" else ""
+        launched = f"; launched last: {self.graphs.latest}" if self.graphs is not None else ""
+        if self.ranks is None:
+            return device + launched
+        return f"{device}; rank 0 of {self.ranks.team.size}{launched}{self.ranks.awaited()}"
+
+    def show_stacks(self) -> None:
+        """Have the other ranks write to the log where their threads are, whatever they hang in."""
+        if self.ranks is not None:
+            self.ranks.team.show_stacks()
 
     def close(self) -> None:
         """End the other ranks; the engine steps no more."""
@@ -137,6 +149,7 @@ def assemble(
         machine=device_rates or measured(platform, on_phase),  # a host's pages are all there by now
         device=device,
         dtype=dtype,
+        identity=identity_of(device),
         attention_backend=platform.backend,
         max_model_len=needs.max_model_len,
         num_blocks=plan.blocks,

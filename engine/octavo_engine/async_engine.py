@@ -22,7 +22,7 @@ from octavo_engine.engine import Engine, Output
 from octavo_engine.errors import Draining, EngineDead, Interrupted, OctavoError, Overloaded, RequestFailed
 from octavo_engine.mailbox import Item, Mailbox
 from octavo_engine.output import Delta
-from octavo_engine.pulse import Beat
+from octavo_engine.pulse import Beat, place_of
 from octavo_engine.request import EventKind, FinishReason, RejectReason, Request, WaitReason
 
 log = logging.getLogger(__name__)
@@ -130,6 +130,11 @@ class AsyncEngine:
     def beat(self) -> Beat:
         """The step thread's last sign of life; read without a lock."""
         return self._engine.pulse.beat
+
+    @property
+    def place(self) -> str:
+        """Where in our code the step thread is; read without a lock."""
+        return place_of(self._thread.ident)
 
     @property
     def completions(self) -> int:

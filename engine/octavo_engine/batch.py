@@ -103,6 +103,15 @@ class Batch:
             return "decode"
         return "mixed" if decodes else "prefill"
 
+    @property
+    def words(self) -> str:
+        """Its work for people, and no word of what is asked: `a decode step of 8 sequences of up to 512 tokens`."""
+        longest = max((piece.stop for piece in self.slices), default=0)
+        many = f"{len(self.slices)} sequence{'s'[: len(self.slices) != 1]} of up to {longest:,} tokens"
+        if self.kind == "decode":
+            return f"a decode step of {many}"
+        return f"a step with prompt tokens ({self.num_tokens:,} tokens of {many})"
+
 
 class Known(NamedTuple):
     """The outcomes of a step that is computed: of `batch.sampling`, and of `batch.reading`."""

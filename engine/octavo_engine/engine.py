@@ -208,7 +208,7 @@ class Engine:
         return self._overlap and not self._num_dependent
 
     def _launch(self, batch: Batch, started: float) -> Flight:
-        with self.pulse.computing(batch.kind):
+        with self.pulse.computing(batch):
             return Flight(batch, self._runner.launch(batch), started)
 
     def _take_off(self, flight: Flight | None) -> None:
@@ -266,7 +266,7 @@ class Engine:
 
     def _wait(self, flight: Flight) -> tuple[list[Sampled], Sequence[PromptReading]]:
         try:
-            with self.pulse.computing(flight.batch.kind):
+            with self.pulse.computing(flight.batch, launched=True):
                 sampled = flight.pending.wait()
                 return sampled, flight.pending.readings() if flight.batch.reading else ()
         except EngineDead:

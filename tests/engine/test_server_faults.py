@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+import torch
 
 import faulty_server
-from octavo_engine.pulse import Beat, Phase
+from octavo_engine import termination
+from octavo_engine.pulse import Beat, Phase, place_of
+from octavo_engine.runtime.identity import identity_of
 from octavo_engine.server.watchdog import Limits, Watch
 from serving_process import PORTS, ServingProcess, launch
 
@@ -109,7 +114,7 @@ def test_it_is_ready_after_a_real_token_and_alive_through_all_that_only_takes_ti
     until(lambda: faulty.live() != 200, 10 * DECODE, "liveness fails")
     stuck.join(10)
     assert json.loads(events[-1])["error"]["code"] == "engine_stopped"
-    assert_left(faulty, "in a decode step", "faulty_server.py")
+    assert_left(faulty, "in a decode step of 1 sequence of up to 3 tokens; ", "faulty_server.py")
 
 
 def test_a_lock_that_is_never_given_back_is_noticed_without_taking_it(faulty: Faulty) -> None:
@@ -117,6 +122,32 @@ def test_a_lock_that_is_never_given_back_is_noticed_without_taking_it(faulty: Fa
     threading.Thread(target=faulty.ask, args=(faulty_server.DEADLOCK,), daemon=True).start()
     until(lambda: faulty.live() != 200, 10 * DECODE, "liveness fails")
     assert_left(faulty, "between two steps", "async_engine.py")
+
+
+def test_a_device_that_never_ends_a_step_is_named(faulty: Faulty) -> None:
+    """As the words of the pod's last state, of /livez until the end, and of the log."""
+    faulty.serving()
+    told: list[str] = []
+
+    def alive() -> bool:
+        with suppress(httpx.TransportError):
+            reply = faulty.server.management("/livez")
+            told.append(reply.text)
+            return reply.status_code == 200
+        return False
+
+    threading.Thread(target=faulty.ask, args=(faulty_server.HANG_DEVICE,), daemon=True).start()
+    until(lambda: not alive(), 10 * DECODE, "liveness fails")
+    assert faulty.server.exit_code() == 1
+    message = faulty.message.read_text().strip()
+    assert re.fullmatch(
+        r"EngineStuck: the device hangs: a decode step of 1 sequence of up to 3 tokens was launched, and has not ended"
+        rf" for \d\.\d s; the limit is {DECODE:g} s; at Engine\._wait \(engine\.py:\d+\)"
+        rf"; {re.escape(faulty_server.GPU)}",
+        message,
+    )
+    assert message in faulty.server.output
+    assert told[-1] == message.removeprefix("EngineStuck: ")
 
 
 def assert_left(faulty: Faulty, where: str, frame: str) -> None:
@@ -166,6 +197,47 @@ def test_a_signal_during_the_first_token_ends_it_at_once(faulty: Faulty) -> None
     server.process.send_signal(signal.SIGTERM)
     assert server.exit_code() == 0
     assert faulty.message.read_text() == ""
+
+
+LIMIT = Limits(decode=1, prefill=2, warm_up=3)
+
+
+@pytest.mark.parametrize(
+    ("beat", "words"),
+    [
+        (Beat(Phase.IDLE), "the step thread has not moved for 9.0 s between two steps; the limit is 1 s"),
+        (Beat(Phase.WARM_UP, "a graph"), "has not moved for 9.0 s in a graph, the first of its kind; the limit is 3 s"),
+        (Beat(Phase.DECODE, "a step", True), "the device hangs: a step was launched, and has not ended for 9.0 s; the"),
+    ],
+    ids=str,
+)
+def test_a_fault_says_in_which_work_and_whether_it_is_the_devices(beat: Beat, words: str) -> None:
+    watch = Watch(LIMIT)
+    watch.look(beat, 1.0)
+    assert words in (watch.look(beat, 9.0) or "")
+
+
+def test_a_place_is_the_innermost_of_our_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = threading.Event()
+    waits = SimpleNamespace(exists=lambda: not gone.wait(10))
+    monkeypatch.setattr(termination, "TERMINATION_LOG", waits)
+    assert place_of(None) == place_of(-1) == ""
+    thread = threading.Thread(target=termination.leave_text, args=("a word",))
+    thread.start()
+    try:
+        until(lambda: place_of(thread.ident), 10, "the thread is in our code")
+        assert re.fullmatch(r"leave_text \(termination\.py:\d+\)", place_of(thread.ident))
+    finally:
+        gone.set()
+        thread.join()
+
+
+def test_a_gpu_has_the_name_that_the_drivers_tools_give_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(name="NVIDIA H200", uuid="5c1e")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: found)
+    assert identity_of(torch.device("cuda")) == "NVIDIA H200 (cuda:0, GPU-5c1e)"
+    assert identity_of(torch.device("cuda", 3)) == "NVIDIA H200 (cuda:3, GPU-5c1e)"
+    assert identity_of(torch.device("cpu")) == "cpu"
 
 
 @pytest.mark.parametrize(

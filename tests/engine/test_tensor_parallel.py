@@ -17,7 +17,7 @@ from local_ranks import Company, company, load, several_ranks
 from octavo_engine.errors import EngineDead
 from octavo_engine.kernels.cpu import library
 from octavo_engine.parallel import wire
-from octavo_engine.parallel.board import Board, late
+from octavo_engine.parallel.board import Board, Meeting, late
 from octavo_engine.parallel.channel import Channel, Kind
 from octavo_engine.parallel.following import Follower, recorded_word
 from octavo_engine.parallel.leading import LeadingRunner
@@ -428,10 +428,11 @@ def test_who_has_come_to_fewer_meetings_is_late() -> None:
     try:
         other = Board(board.descriptor, 3)  # as another process maps it
         for rank in (0, 2, 1, 0, 2):
-            other.come(rank)
+            other.come(rank, Meeting.BROADCAST if rank == 1 else Meeting.GATHER)
         assert board.counts == [2, 1, 2]
         assert late(board.counts) == [1]
-        board.come(1)
+        assert board.present is Meeting.GATHER
+        board.come(1, Meeting.GATHER)
         assert late(other.counts) == []
     finally:
         board.close()

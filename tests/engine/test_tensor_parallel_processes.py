@@ -138,17 +138,17 @@ class TestSmolLM2:
     ) -> None:
         assert shared.ranks is not None
         (worker,) = shared.ranks.team._workers
-        assert shared.awaited() == ""
+        assert shared.ranks.awaited() == ""
         worker.process.send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(1) as thread:
             answer = thread.submit(run, shared, prompts[:1])
             try:
-                until(shared.awaited, "rank 0 waits")
-                assert shared.awaited() == "; the others wait for rank 1 of 2, which is late"
+                until(shared.ranks.awaited, "rank 0 waits")
+                assert shared.ranks.awaited() == "; the others wait in an all-reduce for rank 1 of 2, which is late"
             finally:
                 worker.process.send_signal(signal.SIGCONT)
             assert answer.result(SECONDS)[0].output_ids == wanted[0]
-        assert shared.awaited() == ""
+        assert shared.ranks.awaited() == ""
 
 
 @pytest.fixture
@@ -234,13 +234,19 @@ def test_a_rank_that_cannot_be_started_leaves_nothing_behind(
     assert list(scratch.iterdir()) == []
 
 
-def test_a_rank_that_fails_says_so_and_ends(tiny: Path) -> None:
+def test_a_rank_shows_where_it_is_and_one_that_fails_says_so_and_ends(
+    tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     ranks = started(tiny)
     heard: list[str] = []
+    seen: list[str] = []
     try:
         ranks.team.on_fault(heard.append)
         ranks.team.wait_for("loaded")
         ranks.allocate(8)
+        ranks.team.show_stacks()  # it waits for us in a system call
+        until(lambda: seen.append(capfd.readouterr().err) or "in _work" in "".join(seen), "its stack is in the log")
+        assert "in receive" in "".join(seen)
         ranks.team.say(this="is no step")
         until(lambda: heard, "the fault is told")
         assert heard == ["rank 1 of 2 failed: AssertionError; the log has the cause"]

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,8 @@ from octavo_engine.batch import Batch, Known
 from octavo_engine.config import EngineConfig, ServeSettings
 from octavo_engine.engine import Recorder
 from octavo_engine.model.spec import read_spec
+from octavo_engine.prompt_reading import PromptReading
+from octavo_engine.request import Sampled
 from octavo_engine.roofline import Machine
 from octavo_engine.server.serve import serve
 from octavo_engine.tokenizer import Tokenizer
@@ -32,7 +34,8 @@ from scripted_server import WINDOW, ScriptedModel, engine_around
 
 FOREVER = 3600
 SLOW_SECONDS = 1.0
-FREEZE, DEADLOCK, DIE, HANG_PYTHON, SLOW_PREFILL, FAIL = range(100, 106)
+FREEZE, DEADLOCK, DIE, HANG_PYTHON, SLOW_PREFILL, FAIL, HANG_DEVICE = range(100, 107)
+GPU = "NVIDIA H200 (cuda:0, GPU-00000000-0000-0000-0000-000000000001)"
 
 
 def take_the_lock_for_good() -> None:
@@ -63,13 +66,26 @@ def errand(nobody_waits: bool) -> bool:
     return False
 
 
+class NeverEnds(NamedTuple):
+    """A launched batch of which a device tells nothing, ever."""
+
+    def wait(self) -> list[Sampled]:
+        """As an event that a device never reaches."""
+        threading.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def readings(self) -> list[PromptReading]:
+        """Nothing is read."""
+        return []
+
+
 class FaultyModel:
     """Follows the script, and fails in the first decode of a request that asks for it, or in its first step (FAIL)."""
 
     def __init__(self, script: ScriptedModel, gate: Path) -> None:
         self._script, self._gate = script, gate
 
-    def launch(self, batch: Batch) -> Known:
+    def launch(self, batch: Batch) -> Known | NeverEnds:
         while not self._gate.exists():
             time.sleep(0.01)
         for request in (piece.request for piece in batch.slices):
@@ -78,6 +94,8 @@ class FaultyModel:
                 time.sleep(SLOW_SECONDS)
             if wanted == FAIL:
                 raise RuntimeError("a step that fails")
+            if wanted == HANG_DEVICE and request.num_output:
+                return NeverEnds()
             if wanted in FAULTS and request.num_output:
                 FAULTS[wanted]()
         return self._script.launch(batch)
@@ -94,8 +112,9 @@ def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:
             engine=engine_around(model, tokenizer, recorder, config),
             spec=read_spec(gguf),
             machine=Machine(name="none", bandwidth=1e9, flops=1e9),
-            device=torch.device("cpu"),
+            device=torch.device("cuda"),  # so the script says; nothing is put there
             dtype=torch.float32,
+            identity=GPU,
             attention_backend="none",
             max_model_len=WINDOW,
             num_blocks=256,

@@ -6,6 +6,7 @@ A worker runs no code that comes over the wire: there is no pickle here.
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import struct
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 HEADER = struct.Struct("<BI")  # kind, bytes of the body
+SHOW_STACKS = signal.SIGUSR1  # to a worker that does not listen: it shows in the log where all its threads are
 MAX_BYTES = 1 << 30  # far above any step; a length beyond it is no message of ours
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from octavo_engine.parallel.board import Board
+from octavo_engine.parallel.board import Board, Meeting
 
 JOIN_SECONDS = 600.0  # for all ranks to meet; rank 0 notices sooner when one has ended meanwhile
 # A meeting lasts as long as its slowest rank. Who does not come is noticed by rank 0's watchdog, long before this.
@@ -42,7 +42,7 @@ class TorchPeers:
         cuts tensors by their size, and a token's sum would then depend on its neighbours."""
         from torch import distributed  # noqa: PLC0415
 
-        self.board.come(self.rank)
+        self.board.come(self.rank, Meeting.ALL_REDUCE)
         if part.device.type != "cpu":
             distributed.all_reduce(part)
             return part
@@ -57,7 +57,7 @@ class TorchPeers:
         """See Peers."""
         from torch import distributed  # noqa: PLC0415
 
-        self.board.come(self.rank)
+        self.board.come(self.rank, Meeting.GATHER)
         parts = [torch.empty_like(part) for _ in range(self.size)] if self.rank == 0 else []
         distributed.gather(part.contiguous(), parts or None, dst=0)
         return parts
@@ -66,7 +66,7 @@ class TorchPeers:
         """Rank 0's numbers become everybody's, in place; all have the same shape. The host waits for no device."""
         from torch import distributed  # noqa: PLC0415
 
-        self.board.come(self.rank)
+        self.board.come(self.rank, Meeting.BROADCAST)
         distributed.broadcast(numbers, src=0)
 
     def leave(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -22,9 +23,12 @@ from octavo_engine.parallel.following import Follower
 from octavo_engine.parallel.peers import TorchPeers, device_of, join
 from octavo_engine.runtime.cuda_recorder import CudaRecorder
 from octavo_engine.runtime.graphs import GraphedSteps
+from octavo_engine.runtime.identity import identity_of
 from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Steps
+
+log = logging.getLogger(__name__)
 
 
 class ShardEngine:
@@ -38,6 +42,7 @@ class ShardEngine:
         """Meet the others and read this rank's weights; raises StartupError."""
         torch.set_num_threads(assignment.threads)
         device = device_of(assignment.device, assignment.rank)
+        log.info("computes on %s", identity_of(device))
         rank, size = assignment.rank, assignment.size
         peers = join(rank, size, Path(assignment.place), device, board)
         config, spec = assignment.config, read_spec(assignment.config.model)

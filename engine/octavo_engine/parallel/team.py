@@ -20,7 +20,7 @@ from octavo_engine.errors import EngineDead, OctavoError, StartupError
 from octavo_engine.parallel import wire
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board, late
-from octavo_engine.parallel.channel import Channel, Kind
+from octavo_engine.parallel.channel import SHOW_STACKS, Channel, Kind
 from octavo_engine.runtime.inputs import StepPlan
 
 log = logging.getLogger(__name__)
@@ -179,7 +179,14 @@ class Team:
         if not ranks:
             return ""
         verb = "is" if len(ranks) == 1 else "are"
-        return f"; the others wait for rank {', '.join(map(str, ranks))} of {self.size}, which {verb} late"
+        names, meeting = ", ".join(map(str, ranks)), self._board.present.words
+        return f"; the others wait in {meeting} for rank {names} of {self.size}, which {verb} late"
+
+    def show_stacks(self) -> None:
+        """Have each worker that still runs write to the log where all its threads are."""
+        for worker in self._workers:
+            with suppress(ProcessLookupError):
+                worker.process.send_signal(SHOW_STACKS)
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:

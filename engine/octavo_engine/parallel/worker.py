@@ -7,6 +7,7 @@ of a step but keys and values, and decodes that it was told to record. When rank
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import logging
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from octavo_engine.errors import OctavoError, StartupError
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
-from octavo_engine.parallel.channel import Channel, Kind
+from octavo_engine.parallel.channel import SHOW_STACKS, Channel, Kind
 
 if TYPE_CHECKING:
     from octavo_engine.parallel.following import Follower
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     # A signal for the whole group or container is rank 0's to obey: it drains, and needs us for that.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    faulthandler.register(SHOW_STACKS, sys.stderr)  # in C: it is heard while a library waits, too
     _die_with_parent()
     channel, board = Channel(socket.socket(fileno=int(arguments[0]))), int(arguments[1])
     try:

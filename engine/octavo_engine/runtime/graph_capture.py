@@ -57,7 +57,7 @@ class GraphCapture:
         size = self._left.pop()
         began = self._clock()
         try:
-            with self._pulse.computing(f"graph of {size}"):
+            with self._pulse.computing(f"the recording of a CUDA graph of {size} sequences"):
                 self._record(size)
         except EngineDead:
             raise

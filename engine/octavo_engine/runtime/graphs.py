@@ -54,6 +54,7 @@ class GraphedSteps:
         self._device = steps.caches[0][0].device
         self._inputs = GraphInputs(shape, self._device)
         self._graphs: dict[int, Graph] = {}
+        self._latest: int | None = None
 
     @classmethod
     def over(cls, steps: Steps, sizes: Sequence[int], recorder: Recorder, *, max_context: int) -> Self:
@@ -67,12 +68,19 @@ class GraphedSteps:
         """The sizes that are replayed by now, ascending."""
         return sorted(self._graphs)
 
+    @property
+    def latest(self) -> str:
+        """What was launched last, in words; any thread may look."""
+        size = self._latest
+        return "a step's kernels, one by one" if size is None else f"the CUDA graph of {size} sequences"
+
     @torch.inference_mode()
     def __call__(self, inputs: StepInputs, reader: Reader | None = None, /) -> Tensor | None:
         """float32 `[samples, vocab]`, or None where nothing is sampled."""
-        graph = self._graph_for(inputs)
-        if graph is None:
+        self._latest = self._size_for(inputs)
+        if self._latest is None:
             return self._steps(inputs, reader)
+        graph = self._graphs[self._latest]
         assert reader is None, "of decodes nothing is read"
         self._inputs.fill(inputs)
         graph.numbers.update(inputs.layout.max_context)
@@ -96,8 +104,8 @@ class GraphedSteps:
         """Forget every size."""
         self._graphs.clear()
 
-    def _graph_for(self, inputs: StepInputs) -> Graph | None:
-        """The recorded step for a batch of decodes, each of which gives a next token.
+    def _size_for(self, inputs: StepInputs) -> int | None:
+        """The size of the recorded step for a batch of decodes, each of which gives a next token.
 
         Only the smallest size that holds them: in a larger one padding would cost more than launches do. Ranks that
         have recorded the same decide the same: it follows from the plan of the step alone.
@@ -106,4 +114,4 @@ class GraphedSteps:
         if inputs.sampling_rows is not None or inputs.layout.num_decodes != sequences:
             return None
         size = fitting(self.sizes, sequences)
-        return None if size is None else self._graphs.get(size)
+        return size if size in self._graphs else None

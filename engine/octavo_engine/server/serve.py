@@ -86,6 +86,7 @@ def serve(
         tokenizer = load_tokenizer(config.model, server.chat_template)
     pooling = pooling_of(server, config.model)
     assembly = build(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
+    metrics.turns = assembly.engine.turns
     report.built(assembly, config)
     if defaults := str(sampling_defaults(server, assembly.spec)):
         log.info("the model's own defaults (--generation-config): %s", defaults)
@@ -210,7 +211,8 @@ def build_watchdog(parts: Parts, engine: AsyncEngine) -> Watchdog:
     )
 
     def lost(fault: str) -> None:
-        leave_stuck(parts.lifecycle, engine, fault + parts.assembly.awaited())
+        place = f"; at {engine.place}" if engine.place else ""
+        leave_stuck(parts.lifecycle, engine, fault + place + parts.assembly.circumstances(), parts.assembly.show_stacks)
 
     return Watchdog(lambda: engine.beat, limits, lost)
 

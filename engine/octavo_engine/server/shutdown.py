@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from octavo_engine import termination
@@ -77,15 +78,19 @@ def died_of(error: BaseException) -> str:
     return f"the step loop has ended: {error if isinstance(error, OctavoError) else type(error).__name__}"
 
 
-def leave_stuck(lifecycle: Lifecycle, engine: AsyncEngine, fault: str) -> None:
+def leave_stuck(
+    lifecycle: Lifecycle, engine: AsyncEngine, fault: str, show_others: Callable[[], None] = lambda: None
+) -> None:
     """End the process although the step thread does not answer: say why, show where every thread is, tell clients.
 
-    Runs in the watchdog's thread and writes by itself: a lock of the log may be what hangs.
+    `show_others` has other processes of this engine show theirs. Runs in the watchdog's thread and writes by itself: a
+    lock of the log may be what hangs.
     """
     faulthandler.dump_traceback_later(LEAVE_SECONDS, exit=True, file=STDERR)
     lifecycle.fault = fault
     os.write(STDERR, termination.line(ENGINE_STUCK, fault).encode() + b"\n")
     faulthandler.dump_traceback(STDERR)
+    show_others()
     _leave(engine, ENGINE_STUCK, fault)
 
 

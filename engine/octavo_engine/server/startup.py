@@ -67,7 +67,7 @@ class StartupReport:
             "%s in %s on %s, %s attention, weights %.2f GiB, window %d tokens",
             assembly.spec.architecture,
             dtype,
-            assembly.device,
+            assembly.identity,
             assembly.attention_backend,
             assembly.weight_bytes / GIB,
             assembly.max_model_len,

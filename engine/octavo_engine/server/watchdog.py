@@ -14,12 +14,6 @@ from octavo_engine.pulse import Beat, Phase
 
 LOOK_SECONDS = 1.0
 STDERR = 2
-_WORDS = {
-    Phase.IDLE: "between two steps",
-    Phase.DECODE: "in a decode step",
-    Phase.PREFILL: "in a step with prompt tokens",
-    Phase.WARM_UP: "in the first step of its kind",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +52,16 @@ class Watch:
         limit = self._limits.of(beat.phase)
         if self._seconds <= limit:
             return None
-        where = _WORDS[beat.phase]
-        return f"the step thread has not moved for {self._seconds:.1f} s {where}; the limit is {limit:g} s"
+        return f"{_fault(beat, self._seconds)}; the limit is {limit:g} s"
+
+
+def _fault(beat: Beat, seconds: float) -> str:
+    """What has not happened for so long. A thread that waits for a device does what it should: the device does not."""
+    if beat.launched:
+        return f"the device hangs: {beat.doing} was launched, and has not ended for {seconds:.1f} s"
+    first = ", the first of its kind" if beat.phase is Phase.WARM_UP else ""
+    where = f"in {beat.doing}{first}" if beat.doing else "between two steps"
+    return f"the step thread has not moved for {seconds:.1f} s {where}"
 
 
 class Watchdog:
