@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import dashboard
 
 from boards import frame, panels, rules
 from boards.panels import Events, Panel, figures, graph
-from boards.queries import Query, happened, highest, ratio, services_series, total
+from boards.queries import Query, happened, highest, or_none, ratio, services_series, total
 from boards.rules import Record
 
 _BY_SERVICE = ("namespace", "inferenceservice")
@@ -124,6 +124,7 @@ def _load() -> list[Panel]:
 
 
 def _replicas() -> list[Panel]:
+    limited = services_series("octavo_operator_service_condition", 'type="ScalingLimited",status="True"')
     return [
         _lines(
             "Ready replicas",
@@ -143,14 +144,7 @@ def _replicas() -> list[Panel]:
             "Held back",
             "Services that need more replicas than they get, by reason.",
             panels.COUNT,
-            Query(
-                total(
-                    services_series("octavo_operator_service_condition", 'type="ScalingLimited",status="True"'),
-                    "reason",
-                )
-                + " or vector(0)",
-                "{{reason}}",
-            ),
+            Query(or_none(total(limited, "reason"), "reason"), "{{reason}}"),
         ),
     ]
 

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import dashboard
 
 from boards import frame, panels
 from boards.panels import Events, Panel, graph
-from boards.queries import PERCENTILES, Query, happened, rate_of, total
+from boards.queries import PERCENTILES, Query, happened, or_none, rate_of, total
 
 _PREFIX = "octavo_operator_"
 
@@ -50,14 +50,14 @@ def _work() -> list[Panel]:
         graph(
             "Looks at services",
             "By result. error: the API server refused or did not answer, and it is tried again. bug: ours.",
-            panels.REQUESTS_PER_SECOND,
+            panels.LOOKS_PER_SECOND,
             Query(total(rate_of(_own("reconciles_total")), "result"), "{{result}}"),
         ),
         graph(
             "Failed looks by error",
             "Refused and Conflict need a person or a moment; Retryable and Throttled pass.",
-            panels.REQUESTS_PER_SECOND,
-            Query(f"{total(rate_of(_own('reconcile_errors_total')), 'kind')} or vector(0)", "{{kind}}"),
+            panels.LOOKS_PER_SECOND,
+            Query(or_none(total(rate_of(_own("reconcile_errors_total")), "kind"), "kind"), "{{kind}}"),
         ),
         graph(
             "Wait for a look",
@@ -86,7 +86,8 @@ def _cluster() -> list[Panel]:
     return [
         graph(
             "Requests to the API server",
-            "By verb. A steady service costs none but the lists of every few minutes.",
+            "By verb. The Lease and the heartbeat's lists of a namespace make about one a second, however many"
+            " services it has; a steady one adds none.",
             panels.REQUESTS_PER_SECOND,
             Query(total(requests, "verb"), "{{verb}}"),
         ),
@@ -110,12 +111,13 @@ def _cluster() -> list[Panel]:
 
 def _decisions() -> list[Panel]:
     replicas = f"{_PREFIX}service_replicas"
+    decided = total(f"increase({_PREFIX}scaling_decisions_total[5m])", "reason")
     return [
         graph(
             "Scaling decisions",
-            "Changes of a replica count, by reason.",
-            panels.REQUESTS_PER_SECOND,
-            Query(f"{total(rate_of(f'{_PREFIX}scaling_decisions_total'), 'reason')} or vector(0)", "{{reason}}"),
+            "Changes of a replica count within five minutes, by reason. Marks on the graphs say of which service.",
+            panels.COUNT,
+            Query(or_none(f"round({decided})", "reason"), "{{reason}}"),
         ),
         graph(
             "Replicas of all services",

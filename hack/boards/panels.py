@@ -35,6 +35,7 @@ Panel = timeseries.Panel | bargauge.Panel | table.Panel | text.Panel
 DATA_SOURCE = DataSourceRef(type_val="prometheus", uid="$datasource")
 SECONDS, RATIO, COUNT = "s", "percentunit", "short"
 TOKENS, TOKENS_PER_SECOND, REQUESTS_PER_SECOND = "suffix: tok", "suffix: tok/s", "reqps"
+LOOKS_PER_SECOND = "suffix: looks/s"
 HEIGHT = 8  # of the grid's rows; the grid is 24 columns wide
 _TARGET_LABELS = ("Time", "__name__", "job", "instance", "endpoint", "container")
 
@@ -161,7 +162,8 @@ class _Titled(AnnotationQuery):  # type: ignore[misc]
 
 
 def _table(title: str, help: str, width: int) -> table.Panel:
-    return table.Panel().title(title).description(help).datasource(DATA_SOURCE).span(width).height(HEIGHT)
+    panel = table.Panel().title(title).description(help).datasource(DATA_SOURCE).span(width).height(HEIGHT)
+    return panel.show_header(True)  # without any option the panel's options would be null
 
 
 def _target(query: Query, index: int = 0) -> prometheus.Dataquery:

@@ -82,5 +82,11 @@ def chosen_percentile_by_pod(histogram: str) -> Query:
 
 
 def happened(counter: str, window: str = "1m") -> str:
-    """Events that a counter counted within `window`, the very first included, which `increase` does not see."""
-    return f"({counter} unless {counter} offset {window}) or increase({counter}[{window}]) > 0"
+    """Events that a counter counted within `window`, those before its first scrape included, which `increase` does not
+    see."""
+    return f"(({counter} > 0) unless {counter} offset {window}) or increase({counter}[{window}]) > 0"
+
+
+def or_none(expr: str, label: str) -> str:
+    """With a line at zero beside it that is named `none`: without a single case there would be nothing to draw."""
+    return f'{expr} or label_replace(vector(0), "{label}", "none", "", "")'

@@ -192,7 +192,8 @@ def _cache() -> list[Panel]:
         ),
         graph(
             "KV waste",
-            "Share of the token slots in used blocks that hold no token: half a block a request, whatever the length.",
+            "Share of the token slots in used blocks that hold no token: half a block a request, whatever the length,"
+            " and a prompt's blocks until they are computed.",
             panels.RATIO,
             Query(highest(series("octavo_kv_waste_ratio"), "pod"), "{{pod}}"),
         ),

@@ -22,7 +22,7 @@ from octavo_operator.events import Recorder
 from octavo_operator.heartbeat import Heartbeat, Identity, Sight
 from octavo_operator.informer import Informer
 from octavo_operator.manifests import ManagementPeers
-from octavo_operator.metrics import Metrics
+from octavo_operator.metrics import Metrics, Result
 from octavo_operator.names import Key
 from octavo_operator.reconcile import Reconciler
 from octavo_operator.scaler import Scaler
@@ -76,25 +76,25 @@ class Operator:
         self._metrics.reconciles.labels(result).inc()
         self._metrics.reconcile_seconds.observe(seconds)
 
-    async def _reconcile(self, key: Key) -> str:
-        """Returns how it went, in one word."""
+    async def _reconcile(self, key: Key) -> Result:
+        """Returns how it went."""
         try:
             again = await self._reconciler.reconcile(key)
         except ApiError as error:
             delay = self.queue.failed(key, error.retry_after if isinstance(error, Throttled) else 0.0)
             self._metrics.errors.labels(type(error).__name__).inc()
             log.warning("%s: %s; again in %.1f s", key, error, delay)
-            return "error"
+            return Result.ERROR
         except Exception as error:
             # A bug met by one resource must not stop the others; it is loud, and it is retried.
             delay = self.queue.failed(key)
             self._metrics.errors.labels(type(error).__name__).inc()
             log.exception("%s: unexpected error; again in %.1f s", key, delay)
-            return "bug"
+            return Result.BUG
         self.queue.succeeded(key)
         if again is not None:
             self.queue.add_later(key, again)
-        return "ok"
+        return Result.OK
 
     async def sample(self) -> None:
         """Samples every service's load, for ever."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from octavo_operator.autoscaling import Decision
+from octavo_operator.autoscaling import Decision, Reason
 from octavo_operator.names import Key
 from octavo_operator.service_metrics import SERVICE_LABELS, ServiceMetrics, service_labels
+
+
+class Result(StrEnum):
+    """How a look at a service went; `bug` is an error that nobody foresaw."""
+
+    OK = "ok"
+    ERROR = "error"
+    BUG = "bug"
 
 
 class Metrics:
@@ -15,6 +25,8 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.services = ServiceMetrics(registry)
         self.reconciles = Counter("octavo_operator_reconciles", "Reconciles by result.", ["result"], registry=registry)
+        for result in Result:  # there from the start: of a series that begins at one, `increase` says nothing
+            self.reconciles.labels(result)
         self.errors = Counter(
             "octavo_operator_reconcile_errors",
             "Reconciles that failed, by the kind of error: what the operator does next follows from it.",
@@ -64,24 +76,23 @@ class Metrics:
             registry=registry,
         )
         self._inputs: dict[Key, set[str]] = {}
-        self._reasons: dict[Key, set[str]] = {}
 
     def decided(self, key: Key, decision: Decision) -> None:
         """Records a scaling decision and what it rests on."""
+        counted = {reason: self.decisions.labels(*service_labels(key), reason.value) for reason in Reason}
         self.desired.labels(*service_labels(key)).set(decision.replicas)
         figures = {name: value for name, value in vars(decision.inputs).items() if value is not None}
         for name, value in (figures | {"wanted": decision.wanted}).items():
             self.inputs.labels(*service_labels(key), name).set(value)
             self._inputs.setdefault(key, set()).add(name)
         if decision.changed:
-            self.decisions.labels(*service_labels(key), decision.reason.value).inc()
-            self._reasons.setdefault(key, set()).add(decision.reason.value)
+            counted[decision.reason].inc()
 
     def forget(self, key: Key) -> None:
         """Drops the series of a service that is gone."""
         if key in self._inputs:
             self.desired.remove(*service_labels(key))
+            for reason in Reason:
+                self.decisions.remove(*service_labels(key), reason.value)
         for name in self._inputs.pop(key, ()):
             self.inputs.remove(*service_labels(key), name)
-        for reason in self._reasons.pop(key, ()):
-            self.decisions.remove(*service_labels(key), reason)

@@ -196,6 +196,7 @@ def test_boards_can_be_linked_to_and_read(path: Path) -> None:
     assert len(ids) == len(set(ids))
     for panel in panels(board):
         assert panel["description"], panel["title"]
+        assert panel["options"], panel["title"]
         assert panel["datasource"]["uid"] == "$datasource"
         assert panel["type"] in UNITLESS or panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert panel["type"] == "text" or panel["targets"], panel["title"]
