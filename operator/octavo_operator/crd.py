@@ -26,6 +26,7 @@ _PRINTER_COLUMNS = [
     ("Queue", "integer", ".status.queue.waiting", "Waiting requests", 0),
     ("URL", "string", ".status.url", "Where the API listens within the cluster", 0),
     ("Age", "date", ".metadata.creationTimestamp", "Age of the resource", 0),
+    ("Limit", "string", ".status.queue.limiter", "What limits the replica with the longest queue", 1),
     ("Message", "string", '.status.conditions[?(@.type=="Ready")].message', "More on the reason", 1),
 ]
 

@@ -83,6 +83,8 @@ def test_scale_subresource_and_columns():
     assert version["subresources"]["scale"]["labelSelectorPath"] == ".status.selector"
     columns = [column["name"] for column in version["additionalPrinterColumns"] if column["priority"] == 0]
     assert columns == ["Ready", "Reason", "Model", "Replicas", "Queue", "URL", "Age"]
+    wide = [column["name"] for column in version["additionalPrinterColumns"] if column["priority"] == 1]
+    assert wide == ["Limit", "Message"]
 
 
 def test_yaml_round_trip():
