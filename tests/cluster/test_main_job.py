@@ -106,7 +106,7 @@ def test_the_plugin_shows_explains_and_talks(kubectl: Kubectl, service: str) -> 
     assert f"pod/{NAME}" in octavo("logs", NAME, "--tail", "3")
     pod, figures, *_ = octavo("doctor", NAME, "--seconds", "1").splitlines()
     assert pod.startswith(f"{NAME}-")
-    assert re.match(r"in \d[.]\d s: \d+ tokens/s, ", figures), figures
+    assert re.match(r"in \d+[.]\d s: \d+ tokens/s, ", figures), figures
 
 
 def test_a_client_gets_400_that_names_the_field(client: openai.OpenAI) -> None:
