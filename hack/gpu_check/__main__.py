@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from gpu_check.loads import FULL_PLAN, TINY_PLAN, fitted
+
+if TYPE_CHECKING:
+    from gpu_check.results import Report
+
+LAST_LOAD = 55.0  # seconds for what is begun before the time is over; then the process ends, with all stacks
 
 
 def main() -> int:
@@ -32,10 +39,16 @@ def main() -> int:
     plan = TINY_PLAN if options.tiny else FULL_PLAN
     if device.type == "cuda":
         plan = fitted(plan, torch.cuda.get_device_properties(device).total_memory)
-    report = check(plan, device, options.minutes * 60)
     for path in (options.json, options.picture):
         path.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report.document(), indent=2) + "\n", encoding="utf-8")
+
+    def keep(report: Report) -> None:
+        options.json.write_text(json.dumps(report.document(), indent=2) + "\n", encoding="utf-8")
+
+    faulthandler.dump_traceback_later(options.minutes * 60 + LAST_LOAD, exit=True)  # a device may hang for ever
+    report = check(plan, device, options.minutes * 60, keep)
+    faulthandler.cancel_dump_traceback_later()
+    keep(report)
     draw(report, options.picture)
     print(text(report))
     print(f"written: {options.json}, {options.picture}")

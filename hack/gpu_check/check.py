@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,13 @@ import torch
 from gpu_check import kernel_tests, octavo, peer
 from gpu_check.loads import Load, Plan
 from gpu_check.results import EAGER, OCTAVO, TRANSFORMERS, Missed, Report, Timing, Tokens
+from octavo_engine.errors import InsufficientMemory
 from octavo_engine.model.huggingface.config import spec_from_config
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.model.tensors.costs import cost_of
 from octavo_engine.runtime.measurement import machine_of
+
+log = logging.getLogger(__name__)
 
 TESTS_SHARE = 0.5  # of the time, at most
 DTYPE = torch.bfloat16
@@ -42,30 +48,42 @@ class Clock:
         return self.spent > self._seconds
 
 
-def check(plan: Plan, device: torch.device, seconds: float) -> Report:
-    """Everything, about within `seconds`."""
+def check(plan: Plan, device: torch.device, seconds: float, keep: Callable[[Report], None] = lambda _: None) -> Report:
+    """Everything, about within `seconds`. `keep` is given what is known so far, after each part: on a device that was
+    never tried the next one may be the last."""
     clock = Clock(seconds)
+    spec = spec_of(plan, DTYPE)
     say("tests/gpu")
     tests = kernel_tests.run(plan.tests, plan.workers, seconds * TESTS_SHARE)
     say("greedy tokens")
-    tokens = compare_tokens(plan, device)
-    spec = spec_of(plan, DTYPE)
-    machine = machine_of(device, DTYPE)
-    return Report(
-        machine=machine,
+    report = Report(
+        machine=machine_of(device, DTYPE),
         facts=facts_of(device),
         sizes=plan.sizes,
         cost=cost_of(spec, DTYPE.itemsize),
         tests=tests,
-        tokens=tokens,
-        speed=[*speed_of_peer(plan, device, clock), *speed_of_octavo(plan, spec, device, clock)],
+        tokens=compare_tokens(plan, device),
+        speed=(),
         seconds=clock.spent,
+        complete=False,
     )
+    keep(report)
+    for each in speed(plan, spec, device, clock):
+        report = replace(report, speed=(*report.speed, each), seconds=clock.spent)
+        keep(report)
+    return replace(report, complete=True)
 
 
 def compare_tokens(plan: Plan, device: torch.device) -> Tokens:
     """One random model in float32, read by both, token by token."""
-    load = plan.exact_load
+    try:
+        return _tokens(plan.exact_load, plan, device)
+    except Exception as error:
+        log.exception("greedy tokens cannot be compared")
+        return Tokens(0, 0, fault=in_a_line(error))
+
+
+def _tokens(load: Load, plan: Plan, device: torch.device) -> Tokens:
     model = peer.random_model(plan.exact_sizes, torch.float32, device)
     theirs = peer.answers(model, load)
     with tempfile.TemporaryDirectory() as folder:
@@ -82,35 +100,50 @@ def spec_of(plan: Plan, dtype: torch.dtype) -> ModelSpec:
         return spec_from_config(Path(folder))
 
 
-def speed_of_peer(plan: Plan, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
-    """transformers with each load; its weights are gone when this ends."""
-    yield from timed(TRANSFORMERS, plan, device, clock, peer.Timed(peer.random_model(plan.sizes, DTYPE, device)))
-    give_back(device)
-
-
-def speed_of_octavo(plan: Plan, spec: ModelSpec, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
-    """Octavo with each load; and on CUDA once more with each kernel launched by the host."""
-    decoder = octavo.random_decoder(spec, DTYPE, device)
-    for contender in (OCTAVO, EAGER) if device.type == "cuda" else (OCTAVO,):
-        yield from timed(contender, plan, device, clock, octavo.Timed(decoder, contender))
-    give_back(device)
+def speed(plan: Plan, spec: ModelSpec, device: torch.device, clock: Clock) -> Iterator[Timing | Missed]:
+    """transformers with each load, then, when its weights are gone, Octavo; and on CUDA Octavo once more with each
+    kernel launched by the host."""
+    yield from timed(
+        TRANSFORMERS, plan.loads, device, clock, lambda: peer.Timed(peer.random_model(plan.sizes, DTYPE, device))
+    )
+    decoder = cache(lambda: octavo.random_decoder(spec, DTYPE, device))
+    yield from timed(OCTAVO, plan.loads, device, clock, lambda: octavo.Timed(decoder(), OCTAVO))
+    if device.type == "cuda":
+        yield from timed(EAGER, plan.loads, device, clock, lambda: octavo.Timed(decoder(), EAGER))
 
 
 def timed(
-    contender: str, plan: Plan, device: torch.device, clock: Clock, run: Callable[[Load], Timing]
+    contender: str,
+    loads: Sequence[Load],
+    device: torch.device,
+    clock: Clock,
+    make: Callable[[], Callable[[Load], Timing]],
 ) -> Iterator[Timing | Missed]:
-    """Each load, after a small one of the same batch. What does not fit into memory or time is said."""
-    for load in plan.loads:
+    """Each load, with what `make` makes. What does not fit into memory or time is said, and so is what fails."""
+    run: Callable[[Load], Timing] | None = None
+    for load in loads:
         say(f"{contender}, {load.batch} at once")
         if clock.over:
             yield Missed(contender, load, "no time left")
             continue
-        give_back(device)  # the cache of the load before
         try:
-            run(plan.warm(load))
-            yield run(load)
-        except torch.OutOfMemoryError:
-            yield Missed(contender, load, "out of memory")
+            give_back(device)  # the cache of the load before
+            run = run or make()
+            outcome: Timing | Missed = second(run, load)
+        except (torch.OutOfMemoryError, InsufficientMemory):
+            outcome = Missed(contender, load, "out of memory")
+        except Exception as error:
+            log.exception("%s fails", contender)
+            outcome = Missed(contender, load, in_a_line(error), faulty=True)
+        yield outcome
+
+
+def second(run: Callable[[Load], Timing], load: Load) -> Timing:
+    """The second of two runs: in the first, kernels of exactly these shapes are compiled, libraries load theirs, and
+    memory is given."""
+    run(load)
+    gc.collect()  # the first one's cache has room for the second's
+    return run(load)
 
 
 def give_back(device: torch.device) -> None:
@@ -118,6 +151,11 @@ def give_back(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def in_a_line(error: Exception) -> str:
+    """What kind of error, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def facts_of(device: torch.device) -> dict[str, Any]:

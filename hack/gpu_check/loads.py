@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from octavo_engine.runtime.host import cpu_limit
+
 GB = 10**9
 LAYERS, ENOUGH_MEMORY, LEAST_LAYERS = 32, 70 * GB, 4
 
@@ -37,13 +39,8 @@ class Plan:
     loads: tuple[Load, ...]
     exact_sizes: dict[str, Any]  # of the one whose tokens are compared, in float32
     exact_load: Load
-    warm_up: Load  # compiles what is compiled, with each batch
     tests: str = "tests/gpu"
-    workers: int = 4  # processes for those: most of their time is Triton's compiler
-
-    def warm(self, load: Load) -> Load:
-        """What comes before that load: the same kernels, and little of them."""
-        return replace(self.warm_up, batch=load.batch)
+    workers: int = min(8, cpu_limit())  # processes for those: most of their time is Triton's compiler
 
 
 LLAMA = {"tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -78,14 +75,12 @@ FULL_PLAN = Plan(
     loads=tuple(Load(batch, 512, 64) for batch in (1, 8, 64, 256)),
     exact_sizes=SMALL,
     exact_load=Load(4, 100, 48),
-    warm_up=Load(1, 64, 4),
 )
 TINY_PLAN = Plan(
     sizes=TINY,
     loads=(Load(1, 24, 5), Load(3, 24, 5)),
     exact_sizes=TINY,
     exact_load=Load(2, 20, 8),
-    warm_up=Load(1, 8, 2),
     tests="tests/gpu/test_launches_cuda.py",  # the quickest to skip
     workers=0,
 )

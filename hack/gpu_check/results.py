@@ -44,6 +44,7 @@ class Missed:
     contender: str
     load: Load
     reason: str
+    faulty: bool = False  # it should have given some
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Tokens:
 
     compared: int
     equal: int
+    fault: str = ""  # why nothing could be compared
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,13 @@ class Report:
     tokens: Tokens
     speed: Sequence[Timing | Missed]
     seconds: float
+    complete: bool = True  # False: there was more to measure when this was written
 
     @property
     def right(self) -> bool:
-        """True if nothing that was computed was wrong. Speed is no matter of right and wrong."""
-        return not self.tests.failed and self.tokens.equal == self.tokens.compared
+        """True if nothing that was computed was wrong, and nothing failed. Speed is no matter of right and wrong."""
+        failed = any(isinstance(each, Missed) and each.faulty for each in self.speed)
+        return not self.tests.failed and not failed and 0 < self.tokens.compared == self.tokens.equal
 
     def timing(self, contender: str, load: Load) -> Timing | None:
         """The figures of one, if there are any."""
@@ -131,6 +135,7 @@ class Report:
         """As JSON."""
         return {
             "right": self.right,
+            "complete": self.complete,
             "machine": self.facts | {"bandwidth": self.machine.bandwidth, "flops": self.machine.flops},
             "model": self.sizes,
             "tests": asdict(self.tests),

@@ -26,7 +26,10 @@ def _head(report: Report) -> Iterator[str]:
     )
     yield f"kernels: {tests.passed} tests passed, {tests.failed} failed, {tests.skipped} skipped"
     yield from (f"  {failure}" for failure in tests.failures)
-    yield f"greedy tokens in float32: {tokens.equal} of {tokens.compared} are transformers'"
+    if tokens.fault:
+        yield f"greedy tokens in float32: {tokens.fault}"
+    else:
+        yield f"greedy tokens in float32: {tokens.equal} of {tokens.compared} are transformers'"
     layers, hidden = report.sizes["num_hidden_layers"], report.sizes["hidden_size"]
     yield f"speed: random weights, {layers} layers of {hidden}; prompts of {report.loads[0].prompt} tokens"
 

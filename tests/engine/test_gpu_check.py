@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from gpu_check import kernel_tests, picture, text
 from gpu_check.loads import FULL_PLAN, TINY_PLAN, Load, fitted
 from gpu_check.results import OCTAVO, TRANSFORMERS, Missed, Report, Shares, Suite, Timing, Tokens, shares
 from octavo_engine.engine import Engine, Output
+from octavo_engine.errors import InsufficientMemory
 from octavo_engine.roofline import Machine, ModelCost
 
 pytestmark = pytest.mark.engine
-ROOT = Path(__file__).parents[2]
+ROOT, CPU = Path(__file__).parents[2], torch.device("cpu")
 GB, TERA = 10**9, 1e12
 MACHINE = Machine(name="GPU", bandwidth=1000 * GB, flops=50 * TERA)
 COST = ModelCost(
@@ -68,9 +70,19 @@ def test_the_lead_is_a_ratio_of_tokens_a_second() -> None:
     assert report(OURS, Missed(TRANSFORMERS, ONE, "out of memory")).lead(ONE) is None
 
 
-@pytest.mark.parametrize(("changes", "right"), [({}, True), ({"failed": 1}, False), ({"equal": 7}, False)], ids=str)
+@pytest.mark.parametrize(
+    ("changes", "right"), [({}, True), ({"failed": 1}, False), ({"equal": 7}, False), ({"equal": 0}, False)], ids=str
+)
 def test_right_is_what_computes_right(changes: dict[str, int], right: bool) -> None:
     assert report(OURS, **changes).right is right
+
+
+def test_a_load_that_does_not_fit_is_no_fault_and_one_that_fails_is() -> None:
+    assert report(OURS, Missed(OCTAVO, MANY, "out of memory")).right
+    assert not report(OURS, Missed(OCTAVO, MANY, "RuntimeError: no", faulty=True)).right
+    assert not replace(report(OURS), tokens=Tokens(0, 0, fault="RuntimeError: no")).right
+    said = text.text(replace(report(OURS), tokens=Tokens(0, 0, fault="RuntimeError: no")))
+    assert "greedy tokens in float32: RuntimeError: no" in said
 
 
 def test_the_document_is_json_and_says_what_is_missing() -> None:
@@ -133,12 +145,13 @@ def test_all_of_it_runs_on_a_processor(tmp_path: Path) -> None:
     done = program("--device", "cpu", "--tiny", "--json", str(document), "--picture", str(drawn))
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(document.read_text("utf-8"))
-    assert found["tokens"] == {"compared": 16, "equal": 16}
+    assert found["tokens"] == {"compared": 16, "equal": 16, "fault": ""}
     assert {(each["contender"], each["batch"]) for each in found["speed"]} == {
         (contender, load.batch) for contender in (OCTAVO, TRANSFORMERS) for load in TINY_PLAN.loads
     }
     assert all(each["tokens_per_second"] > 0 and each["shares"]["bandwidth"] > 0 for each in found["speed"])
     assert found["tests"]["failed"] == 0
+    assert found["complete"]
     assert drawn.exists()
 
 
@@ -175,6 +188,62 @@ def test_prompts_are_computed_until_their_tokens_are_told(load: Load, monkeypatc
     monkeypatch.setattr(running, "_engine", told)
     monkeypatch.setattr(octavo.time, "perf_counter", lambda: told.seconds)
     assert running.seconds() == (1.0, load.steps)
+
+
+def fails_at(batch: int, error: Exception) -> Callable[[Load], Timing]:
+    def run(load: Load) -> Timing:
+        if load.batch == batch:
+            raise error
+        return replace(OURS, load=load)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "faulty"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory", False),
+        (InsufficientMemory("the device does not give 20 GiB"), "out of memory", False),
+        (
+            RuntimeError("CUDA error: an illegal memory access\nmore"),
+            "RuntimeError: CUDA error: an illegal memory",
+            True,
+        ),
+    ],
+    ids=str,
+)
+def test_what_fails_is_said_and_the_others_are_measured(error: Exception, reason: str, faulty: bool) -> None:
+    from gpu_check import check
+
+    found = list(check.timed(OCTAVO, (ONE, MANY), CPU, check.Clock(60), lambda: fails_at(ONE.batch, error)))
+    assert isinstance(found[0], Missed)
+    assert found[0].reason.startswith(reason)
+    assert (found[0].faulty, found[0].load) == (faulty, ONE)
+    assert found[1] == replace(OURS, load=MANY)
+    late = check.timed(OCTAVO, (ONE,), CPU, check.Clock(-1), lambda: fails_at(0, error))
+    assert list(late) == [Missed(OCTAVO, ONE, "no time left")]
+
+
+def test_tests_for_which_there_is_no_time_count_and_those_that_were_done_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text(
+        "import time, pytest\n@pytest.mark.parametrize('number', range(30))\ndef test_slow(number): time.sleep(0.2)\n"
+    )
+    found = kernel_tests.run(str(tmp_path), 0, 2.0)
+    assert 1 <= found.passed < 30
+    assert found.failed == 1
+    assert "all that were done in 2 s" in found.failures[-1]
+
+
+def test_tests_that_hang_are_ended_with_all_that_they_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "pid"
+    assert kernel_tests.finished(["bash", "-c", f"sleep 3600 & echo $! > {place}; wait"], 8.0) is None
+    state = Path(f"/proc/{int(place.read_text())}/stat")  # of a process that nobody has buried yet, it is Z
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    monkeypatch.setattr(kernel_tests, "finished", lambda _command, _seconds: None)
+    found = kernel_tests.run("tests/gpu", 0, 9.0)
+    assert (found.passed, found.failed, found.failures) == (0, 1, ("tests/gpu hangs: ended after 9 s",))
 
 
 def test_where_no_test_is_found_something_is_wrong(tmp_path: Path) -> None:

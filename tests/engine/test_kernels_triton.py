@@ -24,7 +24,7 @@ from paging import Pages
 from tiny_models import make_model, save_model
 from triton_cases import BF16, E4M3, E5M2, FP16, UNITS, TritonCase, decode_cases, mixed_cases, soak_cases
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")]
+pytestmark = pytest.mark.engine
 FP32 = torch.float32
 CASES = [*decode_cases(), *mixed_cases()]
 
@@ -142,8 +142,17 @@ ALL_BUILDS = [
     for target in (*TARGETS, Target(86, 72), Target(89, 142))
     for kernel in ("decode", "mixed")
     for dim in (64, 80, 96, 128, 256)
-    for dtype, stored in ((BF16, None), (FP16, None), (FP32, None), (BF16, E5M2), (FP16, E5M2), (BF16, E4M3))
+    for dtype, stored in (
+        (BF16, None),
+        (FP16, None),
+        (FP32, None),
+        (BF16, E5M2),
+        (FP16, E5M2),
+        (BF16, E4M3),
+        (FP32, E5M2),
+    )
     if stored != E4M3 or target.has_e4m3
+    if (dtype, stored, dim) != (FP32, E5M2, 256)  # see the table
     for size, group, window in ((16, 4, None), (32, 1, 1000), (16, 40, None))
     if group <= 16 or (dtype != FP32 and dim < 256)  # 64 rows of so many bits do spill; no such model is served
 ] + [

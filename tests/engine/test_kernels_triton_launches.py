@@ -30,7 +30,7 @@ from quantized_checkpoints import Recipe, gptq, gptq_config, save_quantized
 from scaled_checkpoints import save_scaled
 from tiny_models import make_model, save_model
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION:UserWarning")]
+pytestmark = pytest.mark.engine
 
 TARGETS = (A100, H100, B200)
 

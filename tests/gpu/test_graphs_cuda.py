@@ -15,7 +15,7 @@ from octavo_engine.model.loading import load_model
 from octavo_engine.pulse import Pulse
 from octavo_engine.request import SamplingParams
 from octavo_engine.runtime.cuda_recorder import CudaRecorder
-from octavo_engine.runtime.graph_capture import GraphCapture
+from octavo_engine.runtime.graph_capture import GraphCapture, NotRecorded
 from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.runner import Steps
 from replaying import graphed
@@ -78,7 +78,7 @@ def test_a_recording_that_fails_leaves_the_device_usable() -> None:
         return numbers * float(numbers.sum().item())
 
     stream = torch.cuda.current_stream(CUDA)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NotRecorded):
         recorder.record(waits_for_the_device)
     assert torch.cuda.current_stream(CUDA) == stream
     assert (numbers + 1).tolist() == [1.0, 2.0, 3.0, 4.0]

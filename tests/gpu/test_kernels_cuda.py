@@ -17,12 +17,14 @@ pytestmark = [
 CLOSE = on_device([*triton_cases.decode_cases(), *triton_cases.mixed_cases()], "cuda")
 # A device's exponentials are rounded otherwise than the interpreter's, and with them now and then a weight.
 DEVICE_UNITS = 2
+# Sums of 32 bits come in another order on a device, and torch's own attention makes its products there of shorter ones.
+DEVICE_TOLERANCE = TOLERANCE | {torch.float32: 1e-5}
 
 
 @pytest.mark.parametrize("backend", ["triton", "torch"])
 @pytest.mark.parametrize("case", [*decode_cases("cuda"), *mixed_cases("cuda")], ids=str)
 def test_equals_the_plain_definition(case: Case, backend: str) -> None:
-    assert case.difference(backend) <= TOLERANCE[case.dtype]  # type: ignore[arg-type]
+    assert case.difference(backend) <= DEVICE_TOLERANCE[case.dtype]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("case", CLOSE, ids=str)

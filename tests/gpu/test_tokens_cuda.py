@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine_harness import Harness
+from octavo_engine.batch import Batch
 from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.model.loading import load_model
 from octavo_engine.request import SamplingParams
@@ -48,3 +49,34 @@ def test_greedy_tokens_are_those_of_transformers(variant: str, budget: int, tmp_
     asked = prompts(decoder.spec.vocab)
     found = [answer.tokens for answer in harness.together(asked, params)]
     assert found == [wanted(model.to("cuda"), prompt) for prompt in asked]
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # it is no more than a prototype, says torch
+def test_a_launched_step_never_waits_for_the_device(tmp_path: Path) -> None:
+    """Whatever requests ask for: tokens come back later, and nothing else does."""
+    decoder = load_model(
+        str(save_model(make_model("qwen3"), tmp_path)),
+        dtype=torch.float32,
+        device=torch.device("cuda"),
+        kernels=choose_attention("triton"),
+    )
+    harness = Harness(decoder, overlap=True)
+    params = (
+        SamplingParams(temperature=0.0, max_tokens=ANSWER, ignore_eos=True),
+        SamplingParams(temperature=0.9, top_p=0.9, top_k=20, min_p=0.01, seed=1, max_tokens=ANSWER, ignore_eos=True),
+        SamplingParams(temperature=0.0, logprobs=3, presence_penalty=0.5, repetition_penalty=1.1, max_tokens=ANSWER),
+    )
+    asked = prompts(decoder.spec.vocab)
+    harness.finish([harness.submit(prompt, how) for prompt in asked for how in params])  # kernels are compiled
+    launch = harness.runner.launch
+
+    def watched(batch: Batch) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return launch(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    harness.runner.launch = watched  # type: ignore[method-assign]
+    answers = harness.finish([harness.submit(prompt, how) for prompt in asked for how in params])
+    assert all(answer.tokens for answer in answers)

@@ -81,7 +81,7 @@ def units_apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """
     largest = wanted.float().abs().amax(-1, keepdim=True)
     exponent = torch.frexp(largest).exponent - 1
-    unit = torch.ldexp(torch.tensor(torch.finfo(wanted.dtype).eps), exponent)
+    unit = torch.finfo(wanted.dtype).eps * torch.exp2(exponent.float())
     return ((found.float() - wanted.float()).abs() / unit).nan_to_num(torch.inf).max().item()
 
 

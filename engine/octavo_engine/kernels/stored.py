@@ -36,7 +36,10 @@ def as_stored(numbers: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor
     if dtype not in EIGHT_BITS:
         return numbers.to(dtype)
     limit = torch.finfo(dtype).max
-    return numbers.float().div(scale).clamp(-limit, limit).to(dtype)
+    divisor = torch.full(
+        (), scale, device=numbers.device
+    )  # by a number torch would multiply with its reciprocal on CUDA
+    return numbers.float().div(divisor).clamp(-limit, limit).to(dtype)
 
 
 def bits(cache: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from octavo_engine.kernels.triton.targets import FUSED
+
 
 @triton.jit
 def as_stored(numbers, scale, pointer):
@@ -47,5 +49,5 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     width = heads * dim
     store_token[(tokens,)](
         key, value, key_cache, value_cache, slots, key.stride(0), value.stride(0),
-        WIDTH=width, COLUMNS=triton.next_power_of_2(width),
+        WIDTH=width, COLUMNS=triton.next_power_of_2(width), **FUSED,
     )  # fmt: skip

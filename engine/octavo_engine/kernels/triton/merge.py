@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.triton.common import number, padded_dim
+from octavo_engine.kernels.triton.targets import FUSED
 
 AT_ONCE = 16  # pieces that are merged at a time
 
@@ -92,5 +93,5 @@ class LeftBehind:
             self.partial, self.sums, positions, output, window, self.grid.tokens, self.grid.pieces,
             skipped, output.stride(0), output.stride(1),
             HEADS=heads, DIM=dim, DIM_PADDED=padded_dim(dim), AT_ONCE=AT_ONCE, RECORDED=self.grid.recorded,
-            num_warps=2,
+            num_warps=2, **FUSED,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor
 from octavo_engine.kernels import linear
 from octavo_engine.kernels.linear import GatedProjection, Projection
 from octavo_engine.kernels.quantized import QuantizedMatrix
-from octavo_engine.kernels.triton.targets import Launch, Target, launch_on
+from octavo_engine.kernels.triton.targets import FUSED, Launch, Target, launch_on
 from octavo_engine.kernels.triton.w4a16_layout import WORDS, PackedMatrix, misfit
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class Product:
         splits, rows, height = parts.shape
         merge_splits[(rows, triton.cdiv(self.outputs, MERGED_COLUMNS))](
             parts, self.bias, residual, out, rows, self.outputs, height, splits,
-            GATED=self.gated, COLUMNS=MERGED_COLUMNS,
+            GATED=self.gated, COLUMNS=MERGED_COLUMNS, **FUSED,
         )  # fmt: skip
 
 

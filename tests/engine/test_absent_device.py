@@ -1,0 +1,104 @@
+"""Steps as a GPU gets them, without one: of the model that hack/gpu-check times, in its full size. Every tensor is on
+the device, and the host reads nothing back but the tokens at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from absent_device import CUDA, Once, SameThread, absent_device
+from cubins import Recorded
+from gpu_check import check, octavo
+from gpu_check.loads import FULL_PLAN
+from octavo_engine.batch import Batch, Slice
+from octavo_engine.kernels.triton.device import target_of
+from octavo_engine.memory import CacheGeometry
+from octavo_engine.request import PROMISED, Request, SamplingParams
+from octavo_engine.runtime.drawn import Draw
+from octavo_engine.runtime.graphs import GraphedSteps
+from octavo_engine.runtime.kv_store import allocate
+from octavo_engine.runtime.runner import Runner, Steps
+from octavo_engine.runtime.sampler import Sampler
+
+pytestmark = pytest.mark.engine
+PROMPT, BLOCK, LAYERS = 512, 16, 32
+BLOCKS = PROMPT // BLOCK + 1  # of each sequence
+PARAMS = (
+    SamplingParams(temperature=0.0, max_tokens=8),
+    SamplingParams(temperature=0.8, top_p=0.9, top_k=50, seed=1, max_tokens=8),
+    SamplingParams(temperature=1.0, logprobs=3, min_tokens=2, logit_bias=((5, 1.0),), max_tokens=8),
+)
+
+
+def requests() -> list[Request]:
+    made = [Request(id=str(number), tokens=[7] * PROMPT, params=how, arrival=0.0) for number, how in enumerate(PARAMS)]
+    for number, request in enumerate(made):
+        request.blocks[:] = range(number * BLOCKS, (number + 1) * BLOCKS)
+    return made
+
+
+def batch(of: Sequence[Request], count: int) -> Batch:
+    """Their last so many tokens."""
+    return Batch(slices=tuple(Slice(each, len(each.tokens) - count, count, True) for each in of))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorded]]:
+    monkeypatch.setattr(octavo, "ThreadPoolExecutor", SameThread)
+    target_of.cache_clear()
+    with absent_device() as noted:
+        yield noted
+    target_of.cache_clear()
+
+
+def steps() -> Steps:
+    spec = check.spec_of(FULL_PLAN, torch.bfloat16)
+    geometry = CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, 2, BLOCK)
+    caches = allocate(geometry, len(PARAMS) * BLOCKS + 1, dtype=torch.bfloat16, device=CUDA)
+    return Steps(octavo.random_decoder(spec, torch.bfloat16, CUDA), caches)
+
+
+def launched(noted: list[Recorded]) -> Counter[str]:
+    """How often each kernel was launched since it was last asked."""
+    found = Counter(launch.name for launch in noted)
+    noted.clear()
+    return found
+
+
+LAYER = {"norm_row": 2 * LAYERS + 1, "turn_heads": LAYERS, "gate_row": LAYERS}
+DRAWN = {"list_candidates": 1, "draw_candidate": 1}
+
+
+def test_prompts_and_the_decodes_after_them_ask_nothing_of_the_device(launches: list[Recorded]) -> None:
+    runner = Runner(steps(), block_size=BLOCK, device=CUDA, sampler=Sampler(eos_ids=(2,)))
+    asked = requests()
+    drawn = runner.launch(batch(asked, PROMPT))
+    assert isinstance(drawn, Draw)
+    assert (drawn.tokens.device, drawn.tokens.shape) == (CUDA, (len(PARAMS),))
+    assert launched(launches) == LAYER | DRAWN | {"mixed": LAYERS}
+    for request in asked:
+        request.tokens.append(PROMISED)
+    drawn = runner.launch(batch(asked, 1))
+    assert isinstance(drawn, Draw)
+    assert drawn.tokens.device == CUDA
+    assert launched(launches) == LAYER | DRAWN | {"decode": LAYERS, "merge": LAYERS}
+    with pytest.raises(DataDependentOutputException):
+        drawn.tokens.tolist()
+
+
+def test_a_replay_asks_nothing_either_and_launches_nothing_but_the_draw(launches: list[Recorded]) -> None:
+    graphed = GraphedSteps.over(steps(), (4,), Once(), max_context=8192)
+    graphed.record(4)
+    assert launched(launches) == LAYER | {"decode": LAYERS, "merge": LAYERS}
+    runner = Runner(graphed, block_size=BLOCK, device=CUDA, sampler=Sampler(eos_ids=(2,)))
+    asked = [replace(each, tokens=[7] * (PROMPT + 1)) for each in requests()]
+    drawn = runner.launch(batch(asked, 1))
+    assert isinstance(drawn, Draw)
+    assert drawn.tokens.device == CUDA
+    assert launched(launches) == DRAWN
+    assert graphed.latest == "the CUDA graph of 4 sequences"
