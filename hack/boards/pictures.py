@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from boards.asking import Line, Span, ask
+from boards.tables import tabulated
 
 Panel = Mapping[str, Any]
 Answers = Callable[[Panel], Sequence[Line]]
@@ -33,21 +34,26 @@ _INCHES_WIDE, _INCHES_A_ROW = 18.0, 0.3
 _POINTS = 60
 _TITLE, _SMALL = 9, 6.5
 _MOST_NAMES = 8
+_LEAST_WIDTH = 2  # columns of the grid for one of a table; where they are too many, they are drawn as lines
 _LIMIT_COLOUR = "#c4162a"
+_ABOVE, _BELOW = 1.08, -0.03
+"""How far an axis reaches beyond its lines, as shares of the highest value: one at zero or at the top is seen."""
 
 
-def draw(board: Mapping[str, Any], answers: Answers) -> Figure:
+def draw(board: Mapping[str, Any], answers: Answers, span: Span) -> Figure:
     """The whole board.
 
     Args:
         answers: what Prometheus says to all targets of a panel.
+        span: what lines are drawn over.
     """
     places = [panel["gridPos"] for panel in board["panels"]]
     rows = max(place["y"] + place["h"] for place in places)
     figure = Figure(figsize=(_INCHES_WIDE, rows * _INCHES_A_ROW))
     for panel in board["panels"]:
         axes = figure.add_axes(_place(panel["gridPos"], rows))
-        _KINDS[panel["type"]](axes, panel, [] if panel["type"] in ("row", "text") else answers(panel))
+        found = [] if panel["type"] in ("row", "text") else answers(panel)
+        _KINDS[panel["type"]](axes, panel, found, span)
     return figure
 
 
@@ -63,12 +69,12 @@ def _place(place: Mapping[str, int], rows: int) -> tuple[float, float, float, fl
     )
 
 
-def _row(axes: Axes, panel: Panel, _: Sequence[Line]) -> None:
+def _row(axes: Axes, panel: Panel, _: Sequence[Line], __: Span) -> None:
     axes.axis("off")
     axes.text(0, 0.3, panel["title"], fontsize=_TITLE + 3, fontweight="bold")
 
 
-def _words(axes: Axes, panel: Panel, _: Sequence[Line]) -> None:
+def _words(axes: Axes, panel: Panel, _: Sequence[Line], __: Span) -> None:
     _headline(axes, panel)
     axes.axis("off")
     parts = panel["options"]["content"].replace("**", "").replace("`", "").split("\n\n")
@@ -76,15 +82,16 @@ def _words(axes: Axes, panel: Panel, _: Sequence[Line]) -> None:
     axes.text(0, 0.97, told, fontsize=_SMALL + 1, va="top")
 
 
-def _graph(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
+def _graph(axes: Axes, panel: Panel, found: Sequence[Line], span: Span) -> None:
     _headline(axes, panel)
-    last = max((at for line in found for at, _ in line.points), default=0.0)
     for line in found:
-        axes.plot([(at - last) / 60 for at, _ in line.points], [value for _, value in line.points], linewidth=1)
+        axes.plot([(at - span.end) / 60 for at, _ in line.points], [value for _, value in line.points], linewidth=1)
     defaults = panel["fieldConfig"]["defaults"]
     for step in defaults.get("thresholds", {}).get("steps", ())[1:]:
         axes.axhline(step["value"], color=_LIMIT_COLOUR, linewidth=0.7, linestyle="--")
-    axes.set_ylim(bottom=0)
+    highest = max((value for line in found for _, value in line.points), default=0.0) or 1.0
+    axes.set_xlim((span.start - span.end) / 60, 0)
+    axes.set_ylim(highest * _BELOW, highest * _ABOVE)
     axes.grid(linewidth=0.3)
     axes.locator_params(nbins=4)
     axes.tick_params(labelsize=_SMALL)
@@ -99,7 +106,7 @@ def _legend_below(axes: Axes, names: Sequence[str]) -> None:
     axes.legend(names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncol=4, fontsize=_SMALL, frameon=False)
 
 
-def _bars(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
+def _bars(axes: Axes, panel: Panel, found: Sequence[Line], _: Span) -> None:
     _headline(axes, panel)
     there = [line for line in found if line.points]
     axes.barh([line.name for line in there], [line.points[-1][1] for line in there])
@@ -108,14 +115,22 @@ def _bars(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, unit)))
 
 
-def _table(axes: Axes, panel: Panel, found: Sequence[Line]) -> None:
+def _table(axes: Axes, panel: Panel, found: Sequence[Line], _: Span) -> None:
     _headline(axes, panel)
     axes.axis("off")
-    told = [f"{line.name}  {shown(line.points[-1][1], 'short')}" for line in found if line.points]
-    axes.text(0, 0.97, "\n".join(textwrap.fill(line, 110) for line in told), fontsize=_SMALL, va="top")
+    headings, rows = tabulated(panel, found, shown)
+    if not headings:
+        return
+    lines = [headings, *rows]
+    if panel["gridPos"]["w"] < len(headings) * _LEAST_WIDTH:
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    drawn = axes.table(lines, cellLoc="left", loc="upper left", edges="horizontal")
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(_SMALL)
+    drawn.auto_set_column_width(range(len(lines[0])))
 
 
-_KINDS: dict[str, Callable[[Axes, Panel, Sequence[Line]], None]] = {
+_KINDS: dict[str, Callable[[Axes, Panel, Sequence[Line], Span], None]] = {
     "row": _row,
     "text": _words,
     "timeseries": _graph,
@@ -160,7 +175,7 @@ def main() -> int:
 
     mpl.rcParams["svg.hashsalt"] = "octavo"  # the same answers give the same file
     mpl.rcParams["svg.fonttype"] = "none"  # words stay words: small, and found by a search
-    figure = draw(json.loads(options.board.read_text(encoding="utf-8")), answers)
+    figure = draw(json.loads(options.board.read_text(encoding="utf-8")), answers, span)
     figure.savefig(options.to, metadata={"Date": None} if options.to.suffix == ".svg" else None, dpi=80)
     return 0
 

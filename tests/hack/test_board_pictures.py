@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from boards.asking import Line, filled, lines, named
+from boards.asking import Line, Span, filled, lines, named
 from boards.pictures import COLUMNS, draw, shown
+from boards.tables import tabulated
 
 BOARDS = sorted((Path(__file__).resolve().parents[2] / "dashboards").glob("*.json"))
 
@@ -65,7 +67,7 @@ def test_every_panel_is_drawn_where_it_stands(path: Path) -> None:
         asked.append(panel["title"])
         return [Line("series", {}, ((0.0, 1.0), (60.0, 2.0)))]
 
-    figure = draw(board, answers)
+    figure = draw(board, answers, Span(0.0, 120.0, 60.0))
     assert len(figure.axes) == len(board["panels"])
     assert len(asked) == sum(panel["type"] not in ("row", "text") for panel in board["panels"])
     for axes, panel in zip(figure.axes, board["panels"], strict=True):
@@ -74,4 +76,45 @@ def test_every_panel_is_drawn_where_it_stands(path: Path) -> None:
         assert 0 <= box.y0 < box.y1 <= 1
         assert panel["title"] in {axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)}
         if panel["type"] == "timeseries":
+            assert list(axes.lines[0].get_xdata()) == [-2.0, -1.0]
             assert list(axes.lines[0].get_ydata()) == [1.0, 2.0]
+            assert axes.get_xlim() == (-2.0, 0.0)
+            bottom, top = axes.get_ylim()
+            assert bottom < 0.0
+            assert top > 2.0
+
+
+def table(board: str, title: str) -> dict[str, Any]:
+    path = next(path for path in BOARDS if path.stem == board)
+    panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
+    found: dict[str, Any] = next(panel for panel in panels if panel["type"] == "table" and panel["title"] == title)
+    return found
+
+
+def test_figures_of_one_service_are_one_row() -> None:
+    one, two = ({"namespace": "team", "inferenceservice": name} for name in ("a", "b"))
+    answers = [
+        Line("ready", one, ((0.0, 2.0),)),
+        Line("ready", two, ((0.0, 1.0),)),
+        Line("first token P99", one, ((0.0, 0.5),)),
+        Line("KV use", two, ((0.0, 0.25),)),
+    ]
+    headings, rows = tabulated(table("fleet", "Services"), answers, shown)
+    assert headings == ["inferenceservice", "namespace", "ready", "first token P99", "KV use"]
+    assert rows == [["a", "team", "2", "500 ms", ""], ["b", "team", "1", "", "25%"]]
+
+
+def test_a_table_that_is_too_wide_is_turned() -> None:
+    """An engine has a dozen labels, and half of the board for them."""
+    panel, texts = table("service", "Engine"), {f"label_{number:02}": str(number) for number in range(12)}
+    board = {"panels": [panel | {"gridPos": panel["gridPos"] | {"y": 0}}]}
+    (axes,) = draw(board, lambda _: [Line("", texts, ((0.0, 1.0),))], Span(0.0, 120.0, 60.0)).axes
+    cells = axes.tables[0].get_celld()
+    assert len(cells) == 24
+    assert [cells[11, column].get_text().get_text() for column in (0, 1)] == ["label_11", "11"]
+
+
+def test_a_table_of_labels_shows_those_that_grafana_would() -> None:
+    labels = {"__name__": "x", "job": "octavo", "type": "Ready", "status": "True", "reason": "Serving"}
+    headings, rows = tabulated(table("service", "Conditions"), [Line("", labels, ((0.0, 1.0),))], shown)
+    assert (headings, rows) == (["reason", "status", "type"], [["Serving", "True", "Ready"]])
