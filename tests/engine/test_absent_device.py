@@ -15,6 +15,7 @@ from absent_device import CUDA, Once, SameThread, absent_device
 from cubins import Recorded
 from gpu_check import check, octavo
 from gpu_check.loads import FULL_PLAN
+from gpu_check.results import EAGER, OCTAVO
 from octavo_engine.batch import Batch, Slice
 from octavo_engine.kernels.triton.device import target_of
 from octavo_engine.memory import CacheGeometry
@@ -68,6 +69,21 @@ def launched(noted: list[Recorded]) -> Counter[str]:
     found = Counter(launch.name for launch in noted)
     noted.clear()
     return found
+
+
+@pytest.mark.parametrize("contender", [OCTAVO, EAGER])
+def test_what_is_timed_runs_as_on_a_device(
+    contender: str, launches: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole load of hack/gpu-check, steps overlapping, with recorded decodes and without."""
+    monkeypatch.setattr(octavo, "CudaRecorder", lambda _device: Once())
+    load = replace(FULL_PLAN.loads[1], steps=4)
+    decoder = octavo.random_decoder(check.spec_of(FULL_PLAN, torch.bfloat16), torch.bfloat16, CUDA)
+    timing = octavo.Timed(decoder, contender)(load)
+    assert timing.tokens_per_second > 0
+    assert timing.load == load
+    decodes = launched(launches)["decode"] // LAYERS
+    assert decodes == 1 if contender == OCTAVO else decodes >= load.steps
 
 
 LAYER = {"norm_row": 2 * LAYERS + 1, "turn_heads": LAYERS, "gate_row": LAYERS}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,6 +46,17 @@ class SameThread:
         return done
 
 
+class Ones:
+    """What comes back of tensors that have no numbers: ones, as if tokens and whether they mean something."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._rows = [len(tensor) for tensor in tensors]
+
+    def wait(self) -> list[SimpleNamespace]:
+        """Of each, what has its `tolist`."""
+        return [SimpleNamespace(tolist=partial(list, [1] * rows)) for rows in self._rows]
+
+
 class Once:
     """A recorder whose recording is what was computed."""
 
@@ -70,7 +82,7 @@ def absent_device(*, major: int = 9, minor: int = 0, processors: int = 132) -> I
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), recording() as launches:
         patch.setattr(torch.cuda, "get_device_properties", lambda _device: found)
         patch.setattr(torch, "tensor", pageable)
-        patch.setattr(drawn, "Readback", lambda tensors: SimpleNamespace(tensors=tensors))
+        patch.setattr(drawn, "Readback", Ones)
         patch.setattr(sampler.Sampler, "_uniform", lambda *_: 0.5)  # the host's own, but a tensor for a moment
         for module in (inputs, drawn, sampler):
             patch.setattr(module, "to_device", sent)
