@@ -56,6 +56,7 @@ generate: venv ## Write the CRDs, the dashboards and the rules from code
 requirements: $(UV) ## Resolve the pinned requirements again
 	$(COMPILE) --extra engine --extra operator --extra plugin --group dev $(PINNED) -o requirements/dev.txt
 	$(COMPILE) --extra engine --extra otel $(PINNED) -c requirements/dev.txt -o requirements/engine.txt
+	PYTHONPATH=hack python3 -m image_layers
 	$(COMPILE) --extra operator $(PINNED) -c requirements/dev.txt -o requirements/operator.txt
 	$(COMPILE) --group clients $(PINNED) -o requirements/clients.txt
 	$(COMPILE) --group templates --no-deps $(PINNED) -o requirements/templates.txt

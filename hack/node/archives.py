@@ -1,4 +1,4 @@
-"""OCI image archives written by hand: one-program images, and parts of larger images whose other layers are there."""
+"""OCI image archives written by hand: one-program images, and documents of images whose layers are there."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
-LAYER_ZSTD = f"{_LAYER}+zstd"
 
 
 @dataclass(frozen=True)
@@ -54,28 +52,20 @@ def program_image(reference: str, program: Path, user: str, folder: str = "") ->
             "layers": [item.document() for item in layers],
         }
     )
-    blobs = {Descriptor.of("", content).digest: content for content in (layer, image, manifest)}
+    return archive(reference, manifest, (layer, image))
+
+
+def archive(reference: str, manifest: bytes, blobs: Iterable[bytes]) -> bytes:
+    """An OCI archive that names `manifest` as `reference`. Blobs that the receiver can do without may be left out."""
+    root = Descriptor.of(MANIFEST, manifest)
+    index = {"schemaVersion": 2, "manifests": [{**root.document(), "annotations": _names(reference)}]}
     output = io.BytesIO()
-    write_archive(output, reference, Descriptor.of(MANIFEST, manifest), blobs, ())
+    with tarfile.open(fileobj=output, mode="w") as packed:
+        _add(packed, "oci-layout", encode({"imageLayoutVersion": "1.0.0"}))
+        _add(packed, "index.json", encode(index))
+        for content in (manifest, *blobs):
+            _add(packed, f"blobs/{Descriptor.of('', content).digest.replace(':', '/')}", content)
     return output.getvalue()
-
-
-def write_archive(
-    output: IO[bytes], reference: str, manifest: Descriptor, blobs: Mapping[str, bytes], files: Iterable[Path]
-) -> None:
-    """Write an OCI archive that names `manifest` as `reference`.
-
-    `blobs` maps digests to contents; `files` are blobs on disk named by their hexadecimal digest. Blobs the receiver
-    already has may be left out.
-    """
-    index = {"schemaVersion": 2, "manifests": [{**manifest.document(), "annotations": _names(reference)}]}
-    with tarfile.open(fileobj=output, mode="w|") as archive:
-        _add(archive, "oci-layout", encode({"imageLayoutVersion": "1.0.0"}))
-        _add(archive, "index.json", encode(index))
-        for digest, content in blobs.items():
-            _add(archive, f"blobs/{digest.replace(':', '/')}", content)
-        for file in files:
-            archive.add(file, f"blobs/sha256/{file.name}", recursive=False)
 
 
 def _names(reference: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from node import config, prerequisites, programs
 from node.config import Settings
 from node.programs import Program
 from node.shell import run, tail
+from node.space import GIGABYTE
 from node.steps import step
 
 _BUILD_TIMEOUT = 1800.0
@@ -48,6 +49,14 @@ def ensure(settings: Settings, wanted: Iterable[Program]) -> None:
         missing = [program for program in wanted if not _folder(settings, program).exists()]
         for module in dict.fromkeys(program.module for program in missing):
             _build(settings, module, [program for program in missing if program.module == module])
+
+
+def room(settings: Settings, wanted: Iterable[Program]) -> int:
+    """Bytes that building what the cache lacks takes at least; how much Go has cached already is not looked up."""
+    missing = [program for program in wanted if not _folder(settings, program).exists()]
+    if programs.KUBERNETES in missing:
+        return 5 * GIGABYTE
+    return GIGABYTE if missing else 0
 
 
 def monitoring_crds(settings: Settings) -> list[Path]:

@@ -10,7 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from node import addons, binaries, config, images, kind, lifecycle, model, programs, s3, schemas
+from node import (
+    addons,
+    binaries,
+    config,
+    images,
+    kind,
+    lifecycle,
+    model,
+    pressure,
+    programs,
+    pruning,
+    s3,
+    schemas,
+    space,
+)
 from node.bound import become
 from node.config import Settings
 from node.shell import NodeError, guarded
@@ -47,8 +61,14 @@ def _cluster_parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("down", _down, "remove the node, or the kind cluster; the cache of programs and images stays"),
         ("status", _status, "show each component and its health"),
+        ("pressure", _pressure, "say whether the node ran out of disk within the last hour"),
     ):
         commands.add_parser(name, help=text).set_defaults(command=command)
+    prune = commands.add_parser("prune", help="remove from the disk what of ours nothing needs any more")
+    prune.add_argument(
+        "--all", action="store_true", help="also what takes minutes to have again; first `down`, and end benchmarks"
+    )
+    prune.set_defaults(command=_prune)
     stop = commands.add_parser("stop", help="end one component, to try a failure; `up` starts it again")
     stop.add_argument("component")
     stop.set_defaults(command=_stop)
@@ -108,6 +128,7 @@ def _down(settings: Settings, _: argparse.Namespace) -> int:
         kind.down(settings)
         return 0
     _refuse_foreign(settings, "down")
+    _tell_pressure(settings)
     lifecycle.down(settings)
     note(f"kept: {settings.cache} (programs, images, downloads)")
     return 0
@@ -124,7 +145,31 @@ def _status(settings: Settings, _: argparse.Namespace) -> int:
     well = all(item.state == "running" for item in found)
     if well:
         print(addons.kubectl(settings, "get", "nodes", "-o", "wide").rstrip())
+        _tell_pressure(settings)
     return 0 if well else 1
+
+
+def _tell_pressure(settings: Settings) -> None:
+    said = pressure.sentence(settings)
+    if said:
+        note(said)
+
+
+def _pressure(settings: Settings, _: argparse.Namespace) -> int:
+    _refuse_foreign(settings, "pressure")
+    print(pressure.sentence(settings) or "the node has had room on its disk")
+    return 0
+
+
+def _prune(settings: Settings, options: argparse.Namespace) -> int:
+    _refuse_foreign(settings, "prune")
+    if options.all and settings.state.exists():
+        raise NodeError("prune --all takes the node's images, too: run hack/cluster down first")
+    wanted = pruning.remedies(settings, images.wanted_now())
+    for remedy in [*wanted, *(pruning.costly(settings) if options.all else [])]:
+        space.apply(settings.cache, remedy)
+    note(f"{space.gigabytes(space.free_at(settings.cache))} are free at {settings.cache}")
+    return 0
 
 
 def _stop(settings: Settings, options: argparse.Namespace) -> int:

@@ -173,8 +173,11 @@ def _kubelet(settings: Settings) -> Component:
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": f"unix://{settings.containerd_socket}",
         "enforceNodeAllocatable": [],
-        # A developer's disk is often nearly full, and an image that was collected could not be pulled again.
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": config.EVICTED_BELOW,
+            "imagefs.available": config.EVICTED_BELOW,
+        },
         "failSwapOn": False,
         "healthzBindAddress": NODE_IP,
         "imageGCHighThresholdPercent": 100,

@@ -47,6 +47,11 @@ S3_IMAGE = f"localhost/s3-server:{S3_VERSION}"
 PROMETHEUS_IMAGE = f"localhost/prometheus:v{PROMETHEUS_VERSION}"
 RELOADER_IMAGE = f"localhost/prometheus-config-reloader:v{PROMETHEUS_OPERATOR_VERSION}"
 
+# A fixed size, not a share: a large disk that is nearly full has room enough, and an image that was collected could not
+# be pulled again.
+EVICTED_BELOW = "1Gi"
+"""Free disk below which the kubelet evicts pods and removes images that no pod uses."""
+
 METRICS_PORT = 4443
 """Where metrics-server listens on the node; 10250 is the kubelet's."""
 

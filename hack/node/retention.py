@@ -11,12 +11,13 @@ from node.config import Settings
 
 _NEWEST = 2
 _RECENT_SECONDS = 3600.0
+_STARTING_SECONDS = 600.0
 
 
 def loaded(settings: Settings, reference: str) -> set[str]:
     """Note that an image was just asked for; returns those of its name that are to stay."""
     name = reference.rpartition(":")[0]
-    record = settings.cache / "images" / f"{name.rpartition('/')[2]}.json"
+    record = _record(settings, name)
     times = {**_read(record), reference: time.time()}
     kept = stay(times, time.time())
     record.parent.mkdir(parents=True, exist_ok=True)
@@ -26,10 +27,24 @@ def loaded(settings: Settings, reference: str) -> set[str]:
     return kept
 
 
+def recent(settings: Settings, name: str) -> set[str]:
+    """Images of a name that were asked for so shortly ago that somebody is about to start them."""
+    return just_asked(_read(_record(settings, name)), time.time())
+
+
+def just_asked(times: Mapping[str, float], now: float) -> set[str]:
+    """Of images by the time in seconds at which each was last asked for, those that stay even when room is short."""
+    return {item for item, asked in times.items() if now - asked < _STARTING_SECONDS}
+
+
 def stay(times: Mapping[str, float], now: float) -> set[str]:
     """Of images by the time in seconds at which each was last asked for, those that stay."""
     newest = sorted(times, key=lambda item: times[item], reverse=True)[:_NEWEST]
     return {*newest, *(item for item, asked in times.items() if now - asked < _RECENT_SECONDS)}
+
+
+def _record(settings: Settings, name: str) -> Path:
+    return settings.cache / "images" / f"{name.rpartition('/')[2]}.json"
 
 
 def _read(record: Path) -> dict[str, float]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from node import archives, binaries, config, prerequisites, programs
-from node.archives import Descriptor
 from node.config import Settings
-from node.shell import CommandError, run
+from node.shell import piped, run
 from node.steps import step
 
 _NOBODY = "65532:65532"
 _IMPORT_TIMEOUT = 600.0
-_UNPACKED = re.compile(r"^(sha256:\w+)\s.*\bcontainerd\.io/uncompressed=(sha256:\w+)", re.MULTILINE)
+# What containerd's client gives a layer that is made by hand, so that it outlives the moment.
+_HELD = "containerd.io/gc.root"
 
 
 def ensure_own_images(settings: Settings) -> None:
@@ -38,7 +37,7 @@ def ensure_program_image(settings: Settings, reference: str, program: Path, fold
 
 def references(settings: Settings) -> set[str]:
     """Names of the images the node has."""
-    return set(ctr(settings, "images", "list", "-q").split())
+    return set(_images(settings))
 
 
 def in_use(settings: Settings) -> set[str]:
@@ -47,40 +46,68 @@ def in_use(settings: Settings) -> set[str]:
     return {line.split()[1] for line in lines}
 
 
-def remove(settings: Settings, names: Iterable[str]) -> None:
-    """Remove images; layers that others share stay."""
-    names = list(names)
-    if names:
-        ctr(settings, "images", "remove", *names)
+def remove(settings: Settings, names: Collection[str]) -> None:
+    """Remove images, and before it returns what nothing else holds; layers that others share stay."""
+    doomed = and_aliases(_images(settings), names)
+    if doomed:
+        ctr(settings, "images", "remove", "--sync", *doomed)
 
 
-def layers(settings: Settings) -> dict[str, Descriptor]:
-    """The layers in the store, by the digest of their uncompressed form, which containerd notes when it unpacks one."""
-    blobs = settings.cache / "containerd" / "io.containerd.content.v1.content" / "blobs" / "sha256"
-    found = {}
-    for digest, uncompressed in _UNPACKED.findall(ctr(settings, "content", "list")):
-        size = (blobs / digest.removeprefix("sha256:")).stat().st_size
-        found[uncompressed] = Descriptor(archives.LAYER_ZSTD, digest, size)
-    return found
+def and_aliases(images: Mapping[str, str], names: Collection[str]) -> list[str]:
+    """Of images by name, each with its manifest's digest: those of `names`, and aliases of which no name would stay.
+
+    For the kubelet containerd gives each image a second name, by its digest, that holds everything as the first does.
+    """
+    stay = {digest for name, digest in images.items() if not _is_alias(name) and name not in names}
+    aliases = [name for name, digest in images.items() if _is_alias(name) and digest not in stay]
+    return sorted({name for name in names if name in images}.union(aliases))
 
 
-def import_parts(settings: Settings, reference: str, manifest: Mapping[str, object], files: Iterable[Path]) -> None:
-    """Stream an image into the store, without the layers it has; raises CommandError when containerd refuses."""
-    content = archives.encode(manifest)
-    root = Descriptor.of(archives.MANIFEST, content)
-    command = [*_ctr(settings), "images", "import", "-"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            archives.write_archive(process.stdin, reference, root, {root.digest: content}, files)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # containerd gave up; what it printed says why
-        output = process.stdout.read().decode(errors="replace")
-        code = process.wait(timeout=_IMPORT_TIMEOUT)
-    if code:
-        raise CommandError(f"import of {reference} failed:\n{output.strip()}")
+def _is_alias(name: str) -> bool:
+    return name.startswith("sha256:")
+
+
+def _images(settings: Settings) -> dict[str, str]:
+    """Digests of manifests by the images' names."""
+    rows = (line.split() for line in ctr(settings, "images", "list").splitlines()[1:])
+    return {row[0]: row[2] for row in rows}
+
+
+def import_documents(settings: Settings, reference: str, manifest: bytes, image: bytes) -> None:
+    """Name an image whose layers are there unpacked: its documents are all that is missing."""
+    ctr(settings, "images", "import", "-", stdin=archives.archive(reference, manifest, (image,)))
+
+
+def import_from(settings: Settings, source: Sequence[str]) -> None:
+    """Import the archive that a command writes, as it comes."""
+    piped(source, [*_ctr(settings), "images", "import", "-"], _IMPORT_TIMEOUT)
+
+
+def snapshots(settings: Settings) -> set[str]:
+    """Unpacked layers by name, and the root folders of containers."""
+    return {line.split()[0] for line in ctr(settings, "snapshots", "list").splitlines()[1:]}
+
+
+def prepare_snapshot(settings: Settings, name: str, parent: str) -> Path:
+    """Begin a layer upon `parent`, none with ""; returns the folder where its files go."""
+    (mount,) = json.loads(ctr(settings, "snapshots", "prepare", "--mounts", name, *filter(None, (parent,))))
+    upper = [option.removeprefix("upperdir=") for option in mount["Options"] if option.startswith("upperdir=")]
+    return Path(*upper) if upper else Path(mount["Source"])
+
+
+def commit_snapshot(settings: Settings, name: str, chain: str) -> None:
+    """End a layer: from now on it only is read. It stays until it is released."""
+    ctr(settings, "snapshots", "commit", chain, name)
+
+
+def release_snapshot(settings: Settings, chain: str) -> None:
+    """Leave a layer to the images that have it."""
+    ctr(settings, "snapshots", "label", chain, f"{_HELD}=")
+
+
+def remove_snapshot(settings: Settings, name: str) -> None:
+    """Remove one that nothing stands upon."""
+    ctr(settings, "snapshots", "remove", name)
 
 
 def ctr(settings: Settings, *arguments: str, stdin: bytes | None = None) -> str:

@@ -66,6 +66,28 @@ def run(
     return done.stdout.decode(errors="replace") if log is None else ""
 
 
+def piped(source: Sequence[str], sink: Sequence[str], timeout: float) -> None:
+    """Run two programs at once, the output of `source` being the input of `sink`; the terminal has the errors.
+
+    Raises CommandError when one of them fails, is missing, or the second exceeds `timeout` seconds.
+    """
+    try:
+        with subprocess.Popen(source, stdout=subprocess.PIPE) as giving:
+            try:
+                done = subprocess.run(sink, check=False, stdin=giving.stdout, capture_output=True, timeout=timeout)
+            except BaseException:
+                giving.kill()  # nobody reads what it writes any more
+                raise
+    except FileNotFoundError as error:
+        raise CommandError(f"{error.filename} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"{_shown(sink)} took longer than {timeout:.0f} s") from error
+    if done.returncode:
+        raise CommandError(f"{_shown(sink)} failed: {(done.stderr or done.stdout).decode(errors='replace').strip()}")
+    if giving.returncode:
+        raise CommandError(f"{_shown(source)} ended with {giving.returncode}")
+
+
 def guarded(command: Callable[[], int]) -> int:
     """Run a command; what a person has to act on is printed as one message, without a traceback."""
     try:

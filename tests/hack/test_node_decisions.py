@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node import config, images, kind, mounts, programs, retention, runtime, schemas, shell
+from node import builder, config, images, kind, mounts, programs, retention, schemas, shell
 from node.config import Settings
 from node.shell import CommandError
 
@@ -58,6 +58,11 @@ def test_the_newest_two_images_stay_and_those_of_the_last_hour() -> None:
     assert retention.stay({name: now - 3600 * ago for name, ago in hours.items()}, now) == {"d", "e"}
     assert retention.stay({"a": 0.0, "b": 1.0, "c": 2.0}, now) == {"b", "c"}
     assert retention.stay(dict.fromkeys("abc", now - 60), now) == {"a", "b", "c"}
+
+
+def test_when_room_is_short_only_images_stay_that_somebody_is_about_to_start() -> None:
+    minutes = {"a": 100.0, "b": 11.0, "c": 9.0, "d": 0.0}
+    assert retention.just_asked({name: 6000.0 - 60 * ago for name, ago in minutes.items()}, 6000.0) == {"c", "d"}
 
 
 def test_kind_without_a_docker_engine_is_refused_with_the_remedy(
@@ -192,16 +197,28 @@ def test_one_at_a_time_uses_the_builders_store(settings: Settings, monkeypatch: 
         return ""
 
     (settings.cache / "buildah").mkdir(parents=True)
-    monkeypatch.setattr(images, "_buildah", buildah)
-    monkeypatch.setattr(images, "_make_base", lambda _: buildah(settings, "base"))
-    monkeypatch.setattr(runtime, "layers", lambda _: {})
+    monkeypatch.setattr(builder, "buildah", buildah)
+    monkeypatch.setattr(builder, "_make_base", lambda _: buildah(settings, "base"))
+    monkeypatch.setattr(builder.prerequisites, "ensure_tools", lambda _: None)
     image = images.IMAGES["engine"]
     with pytest.raises(CommandError, match="base failed"):
-        images._ensure_base(settings)
+        builder.ensure_base(settings)
     with pytest.raises(CommandError, match="build failed"):
-        images._build_with_buildah(settings, image, image.reference, settings.cache / "log")
-    with pytest.raises(CommandError, match="push failed"):
-        images._import_from_buildah(settings, image.reference)
-    assert [verb for verb, _ in seen] == ["rm", "inspect", "base", "rm", "rm", "build", "rm", "push"]
+        builder.build(settings, image.dockerfile, image.reference, settings.cache / "log")
+    with pytest.raises(CommandError, match="rmi failed"):
+        builder.remove_unnamed(settings)
+    assert [verb for verb, _ in seen] == ["rm", "inspect", "base", "rm", "rm", "build", "rm", "rm", "rmi", "rm"]
     assert not any(is_free for _, is_free in seen)
     assert free(settings.cache / "buildah.lock")
+
+
+def test_a_turn_takes_away_what_a_killed_build_had_packed_and_leaves_the_store(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "buildah", lambda *_: "")
+    folders = ["storage", "run", "buildah-cache", "buildah1461323393", "storage77", "container_images_storage5"]
+    for folder in folders:
+        (settings.cache / "buildah" / folder).mkdir(parents=True)
+    with builder.clean_store(settings):
+        left = {folder.name for folder in (settings.cache / "buildah").iterdir()}
+    assert left == {"storage", "run", "buildah-cache"}

@@ -14,8 +14,8 @@ import tarfile
 from pathlib import Path
 
 from cluster_tools import Kubectl
-from node import config, prerequisites, runtime
-from node.archives import Descriptor, write_archive
+from node import archives, config, prerequisites, runtime
+from node.archives import Descriptor
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -168,7 +168,4 @@ def _archive(reference: str, layer: bytes) -> bytes:
     image = json.dumps({"architecture": "amd64", "os": "linux", "config": settings, "rootfs": rootfs}).encode()
     described = {"config": Descriptor.of(_CONFIG, image).document(), "layers": [item.document() for item in layers]}
     manifest = json.dumps({"schemaVersion": 2, "mediaType": _MANIFEST} | described).encode()
-    blobs = {Descriptor.of("", content).digest: content for content in (layer, image, manifest)}
-    output = io.BytesIO()
-    write_archive(output, reference, Descriptor.of(_MANIFEST, manifest), blobs, ())
-    return output.getvalue()
+    return archives.archive(reference, manifest, (layer, image))
