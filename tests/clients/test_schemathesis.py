@@ -17,6 +17,7 @@ import pytest
 
 import fuzzed_api
 from client_environments import Clients
+from patience import PATIENCE_SECONDS
 from serving_process import ServingProcess, serving_process
 from tiny_models import make_model, save_model
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.engine
 
 VOCABULARY = 49152
 CANARY = {"model": "tiny", "prompt": "A canary sings", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-EXAMPLES, SOAK_EXAMPLES = 50, 500
+EXAMPLES, SOAK_EXAMPLES = 20, 500
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +60,11 @@ class Canary:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
         self.others += [answer for answer in [self._ask()] if answer != self.wanted]
 
     def _ask(self) -> Any:
-        reply = httpx.post(f"{self._url}/v1/completions", json=CANARY | {"logprobs": 0}, timeout=60)
+        reply = httpx.post(f"{self._url}/v1/completions", json=CANARY | {"logprobs": 0}, timeout=PATIENCE_SECONDS)
         assert reply.status_code == 200, reply.text
         choice = reply.json()["choices"][0]
         return choice["text"], choice["logprobs"]["token_logprobs"]

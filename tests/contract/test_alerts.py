@@ -19,6 +19,7 @@ from node import prerequisites
 from node.config import CHECKOUT, Settings
 from octavo_engine.metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS
 from octavo_operator.manifests.alerts import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.contract
 
@@ -266,7 +267,7 @@ def promtool() -> Path:
 
 def run(promtool: Path, *arguments: str | Path) -> str:
     """What promtool says; fails with its words."""
-    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -19,8 +19,9 @@ __all__ = ["smollm2_checkpoint", "smollm2_exact", "smollm2_gguf", "smollm2_refer
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 LONGEST_FIRST = (
-    *("test_exactness.py", "test_server_process.py", "test_kernels_cpu_attention.py", "test_kernels_cpu_linear.py"),
-    *("test_server_faults.py", "test_batch_invariance.py", "test_kernels_cpu_build.py", "test_fetch_sources.py"),
+    *("test_exactness.py", "test_server_process.py", "test_tensor_parallel_processes.py", "test_kernels_triton.py"),
+    *("test_gpu_check.py", "test_doctor_loads.py", "test_server_faults.py", "test_kernels_triton_launches.py"),
+    *("test_fetch_transfer.py", "test_tokenizer.py", "test_batch_invariance.py", "test_kernels_cpu_build.py"),
 )
 """See `running_order`. All others take less."""
 

@@ -32,6 +32,7 @@ from octavo_engine.fetch import directory, retry
 from octavo_engine.fetch.directory import Directory
 from octavo_engine.fetch.http import retry_after
 from octavo_engine.fetch.part import PartFile, Span
+from patience import PATIENCE_SECONDS
 from tiny_files import FETCHED, checkpoint, gguf, large
 
 COMMIT = "c" * 40
@@ -308,7 +309,7 @@ def test_a_signal_ends_it_at_once_and_not_with_success(tmp_path):
         process = start(f"{server.url}/models/tiny", tmp_path)
         until(lambda: journal(tmp_path) > 0, process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 143
+        assert process.wait(PATIENCE_SECONDS) == 143
         process.communicate()
 
 
@@ -317,7 +318,7 @@ def test_two_at_once_share_one_download(tmp_path):
     with running(WebFiles(files)) as server:
         server.faults.append(Fault(WEIGHTS, delay=0.002, times=10_000))
         processes = [start(f"{server.url}/models/tiny", tmp_path) for _ in range(3)]
-        results = [(process.communicate(timeout=60), process.returncode) for process in processes]
+        results = [(process.communicate(timeout=PATIENCE_SECONDS), process.returncode) for process in processes]
         assert [code for _, code in results] == [0, 0, 0]
         fetched = sum(
             end - begin for begin, end in (a.range or (0, 0) for a in server.requests(WEIGHTS)) if end - begin > 1
@@ -336,12 +337,12 @@ def test_progress_is_told_over_http(tmp_path):
         line = process.stderr.readline()
         url = line.split("progress on ")[1].strip()
         seen = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and not (seen and seen[-1]["bytes_done"] > 500_000):
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
                 seen.append(json.load(answer))
-        assert urllib.request.urlopen(url.replace("/progress", "/livez"), timeout=5).status == 200
-        output, _ = process.communicate(timeout=60)
+        assert urllib.request.urlopen(url.replace("/progress", "/livez"), timeout=PATIENCE_SECONDS).status == 200
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert json.loads(output) == {"revision": COMMIT, "bytes": sum(map(len, wanted(files).values())), "files": 4}
     last = seen[-1]
     assert set(last) == {"phase", "files_done", "files_total", "bytes_done", "bytes_total", "revision"}

@@ -18,6 +18,7 @@ from octavo_engine.assembly import choose_backend
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.kernels.cpu import build, library, targets
 from octavo_engine.runtime.host import SPIN_COUNT
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.engine
 AVX2 = next(target for target in targets.TARGETS if target.name == "avx2")
@@ -63,7 +64,9 @@ def test_concurrent_builds_leave_one_whole_library(
     assert list(tmp_path.iterdir()) == [*places]
     compiled = str(tmp_path / recipe.name)
     code = f"import torch, ctypes; print(ctypes.CDLL({compiled!r}).octavo_linear_bfloat16 is not None)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert answer.stdout.strip() == "True"
 
 
@@ -132,6 +135,8 @@ def test_the_server_tells_openmp_how_to_wait_before_it_is_loaded() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     environment |= {"OMP_DISPLAY_ENV": "VERBOSE", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "octavo_engine", "serve", "/there/is/no/model"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 2
     assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in done.stderr

@@ -19,6 +19,7 @@ from octavo_engine.model.spec import read_spec
 from octavo_engine.model.tensors.costs import weight_bytes
 from octavo_engine.roofline import Machine
 from octavo_engine.runtime import measurement
+from patience import PATIENCE_SECONDS
 from serving_process import ServingProcess, serving_process
 
 CPU = torch.device("cpu")
@@ -119,7 +120,7 @@ def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
     flags = ("--served-model-name=m", f"--kv-cache-memory-bytes={POOL_BYTES}", "--max-num-seqs=2")
     with serving_process(smollm2_gguf, *flags) as process:
         body = {"model": "m", "prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
-        httpx.post(f"{process.url}/v1/completions", json=body, timeout=60).raise_for_status()
+        httpx.post(f"{process.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS).raise_for_status()
         yield process
 
 

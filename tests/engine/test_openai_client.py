@@ -13,6 +13,7 @@ import openai
 import pydantic
 import pytest
 
+from patience import PATIENCE_SECONDS
 from serving_process import ServingProcess, serving_process
 
 pytestmark = pytest.mark.engine
@@ -35,7 +36,7 @@ def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
 
 @pytest.fixture(scope="module")
 def client(server: ServingProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_SECONDS)
 
 
 def test_it_knows_the_capital_of_france(client: openai.OpenAI) -> None:
@@ -118,7 +119,9 @@ def test_many_at_once_get_what_each_gets_alone(client: openai.OpenAI, server: Se
     alone = [create(model="smollm2", prompt=prompt, max_tokens=4, temperature=0).choices[0] for prompt in prompts]
 
     async def together() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as concurrent:
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE_SECONDS
+        ) as concurrent:
             asked = (
                 concurrent.completions.create(model="smollm2", prompt=prompt, max_tokens=4, temperature=0, logprobs=2)
                 for prompt in prompts

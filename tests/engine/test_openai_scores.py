@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from patience import PATIENCE_SECONDS
 from serving_process import ServingProcess, serving_process
 
 pytestmark = pytest.mark.engine
@@ -32,7 +33,7 @@ def server(smollm2_gguf: Path) -> Iterator[ServingProcess]:
 
 @pytest.fixture(scope="module")
 def client(server: ServingProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from patience import PATIENCE_SECONDS
 from scripted_talk import HERMES
 from serving_process import serving_process
 
@@ -23,7 +24,7 @@ def test_a_model_that_knows_no_tools_calls_one_when_it_has_to(smollm2_gguf: Path
     (tmp_path / "template.jinja").write_text(HERMES)
     flags = (f"--chat-template={tmp_path}/template.jinja", "--max-model-len=512", "--max-num-seqs=4")
     with serving_process(smollm2_gguf, "--served-model-name=smollm2", *flags) as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE_SECONDS)
         asked: Any = {"model": "smollm2", "messages": [{"role": "user", "content": "Weather?"}], "tools": TOOLS}
         asked |= {
             "temperature": 1.0,

@@ -39,6 +39,7 @@ from octavo_engine.preflight.checkpoint import Checkpoint
 from octavo_engine.preflight.command import preflight
 from octavo_engine.preflight.remote_bytes import RemoteBytes
 from octavo_engine.preflight.settings import PreflightSettings
+from patience import PATIENCE_SECONDS
 from tiny_files import SHAPES, checkpoint, gguf, large, safetensors, sharded
 
 MIB = 1024**2
@@ -308,7 +309,9 @@ from octavo_engine.preflight import command
 assert not {{"torch", "transformers", "fastapi", "numpy"}} & set(sys.modules)
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=60, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env=environment, timeout=PATIENCE_SECONDS, capture_output=True
+    )
 
 
 def test_a_path_that_holds_nothing(tmp_path):

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import refused_starts
+from patience import PATIENCE_SECONDS
 from tiny_models import make_model, save_model
 
 pytestmark = pytest.mark.engine
@@ -178,7 +179,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     log = home / "termination-log"
     command = [sys.executable, "-O", refused_starts.__file__, str(log), *map(str, places.values())]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OCTAVO_CPU_KERNELS": "off"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=environment
+    )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"code"')]
     assert (done.returncode, len(lines)) == (0, len(places)), done.stderr[-3000:]
     assert "Traceback" not in done.stderr

@@ -16,6 +16,7 @@ from octavo_engine.pulse import Phase
 from octavo_engine.request import FinishReason, RejectReason
 from octavo_engine.server import connections
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from patience import PATIENCE_SECONDS
 from scripted_server import SCRIPT, WINDOW, ScriptedServer, scripted_server, until
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -174,7 +175,7 @@ def open_stream(server: ScriptedServer, path: str, body: dict[str, Any]) -> sock
         f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    connection = socket.create_connection(server.address, timeout=20)
+    connection = socket.create_connection(server.address, timeout=PATIENCE_SECONDS)
     connection.sendall(head.encode() + content)
     return connection
 

@@ -18,6 +18,7 @@ import pytest
 
 from octavo_engine.server.lifecycle import State
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from patience import PATIENCE_SECONDS
 from scripted_server import ScriptedServer, scripted_server, until
 
 COMPLETIONS = "/v1/completions"
@@ -47,7 +48,7 @@ def draining(server: ScriptedServer, seconds: float) -> Iterator[None]:
         drained = pool.submit(server.call, server.engine.drain(seconds))
         until(lambda: server.engine._refusal is not None, "the drain begins")
         yield
-        drained.result(20)
+        drained.result(PATIENCE_SECONDS)
 
 
 async def retire(server: ScriptedServer) -> None:
@@ -78,7 +79,7 @@ def a_step(server: ScriptedServer) -> None:
 
 
 def connect(server: ScriptedServer, sent: bytes = b"") -> socket.socket:
-    connection = socket.create_connection(server.address, timeout=20)
+    connection = socket.create_connection(server.address, timeout=PATIENCE_SECONDS)
     connection.sendall(sent)
     return connection
 
@@ -97,17 +98,17 @@ def test_what_was_begun_is_finished_what_waits_is_sent_away_at_once_and_so_is_wh
         # Step by step: with the gate open they might end before we look, and what waits would begin.
         until(lambda: a_step(server) or begun(server) == 2, "two run")
         with draining(server, 20):
-            away = waiting.result(5)  # while no step ends
+            away = waiting.result(PATIENCE_SECONDS)  # while no step ends
             late = server.post(COMPLETIONS, prompt="late")
             for reply in (away, late):
                 assert (reply.status_code, reply.headers["connection"]) == (503, "close")
                 assert reply.json()["error"]["code"] == "shutting_down"
                 assert int(reply.headers["retry-after"]) >= 1
             server.model.gate.set()
-        answer = first.result(20)
+        answer = first.result(PATIENCE_SECONDS)
         assert answer.json()["choices"][0]["finish_reason"] == "length"
         assert answer.headers["connection"] == "close"
-        assert second.result(20).text.endswith("data: [DONE]\n\n")
+        assert second.result(PATIENCE_SECONDS).text.endswith("data: [DONE]\n\n")
 
 
 def test_what_does_not_end_in_time_is_told_so_while_a_step_hangs(server: ScriptedServer) -> None:
@@ -115,10 +116,10 @@ def test_what_does_not_end_in_time_is_told_so_while_a_step_hangs(server: Scripte
         until(lambda: a_step(server) or begun(server) == 2, "both have begun")
         with draining(server, 0):
             pass
-        told = plain.result(5)
+        told = plain.result(PATIENCE_SECONDS)
         assert (told.status_code, told.headers["connection"], told.headers["retry-after"]) == (503, "close", "1")
         assert told.json()["error"]["code"] == "interrupted"
-        last = [event for event in streamed.result(5).text.split("\n\n") if event][-1]
+        last = [event for event in streamed.result(PATIENCE_SECONDS).text.split("\n\n") if event][-1]
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "interrupted"
     server.model.gate.set()
     until(server.idle, "its blocks are free")

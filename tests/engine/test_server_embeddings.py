@@ -21,6 +21,7 @@ from octavo_engine.server.embeddings import EmbeddingBody, embedding_requests
 from octavo_engine.server.fields import parse_body
 from octavo_engine.server.intake import Caller
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from patience import PATIENCE_SECONDS
 from scripted_server import ScriptedServer, scripted_server, until
 
 EMBEDDINGS = "/v1/embeddings"
@@ -160,7 +161,7 @@ def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer) -> None:
         content = json.dumps({"model": "scripted", "input": [[9] * 100] * 4}).encode()
         head = f"POST {EMBEDDINGS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(content)}\r\n\r\n"
-        connection = socket.create_connection(server.address, timeout=20)
+        connection = socket.create_connection(server.address, timeout=PATIENCE_SECONDS)
         connection.sendall(head.encode() + content)
         until(lambda: server.engine.arrivals == 4, "all four arrive")
         connection.close()

@@ -20,9 +20,10 @@ from typing import Any
 import httpx
 import pytest
 
+import starts_in_turn
 from octavo_engine import cli, termination
 from patience import PATIENCE_SECONDS
-from serving_process import DEADLINE_SECONDS, ServingProcess, serving_process, start
+from serving_process import DEADLINE_SECONDS, PORTS, ServingProcess, serving_process, start
 
 pytestmark = pytest.mark.engine
 
@@ -103,13 +104,14 @@ def test_a_throttled_processor_with_a_full_queue_of_long_prompts_is_slow_and_ali
     with serving_process(smollm2_gguf, *SMALL, *flags) as server, ThreadPoolExecutor(12) as clients:
         with throttled(server.process):
             replies = [
-                clients.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=200) for _ in range(12)
+                clients.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
+                for _ in range(12)
             ]
             server.until(lambda: sum(server.load()["waiting"].values()) > 3, "its queue is full")
             deadline = time.monotonic() + 15
             while time.monotonic() < deadline:
-                assert httpx.get(f"{server.management_url}/livez", timeout=5).status_code == 200
-        statuses = [reply.result(200).status_code for reply in replies]
+                assert httpx.get(f"{server.management_url}/livez", timeout=PATIENCE_SECONDS).status_code == 200
+        statuses = [reply.result(PATIENCE_SECONDS).status_code for reply in replies]
         assert 200 in statuses
         assert set(statuses) <= {200, 429}
 
@@ -152,34 +154,51 @@ def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path) -
         assert server.exit_code() == 0
 
 
-@pytest.mark.parametrize(
-    ("model", "flags", "reason"),
-    [
-        ("/nonexistent/model", (), "ModelNotFound"),
-        ("{gguf}", ("--kv-cache-memory-bytes=1000",), "InsufficientMemory"),
-        ("{gguf}", ("--kv-cache-memory-bytes=9000000000000", "--max-num-seqs=4096"), "InsufficientMemory"),
-        ("{gguf}", ("--max-model-len=1000000",), "InvalidConfiguration"),
-        ("{gguf}", ("--api-key-file=/nonexistent/keys",), "InvalidConfiguration"),
-        ("{gguf}", ("--chat-template=/nonexistent/template",), "InvalidConfiguration"),
-        ("{gguf}", ("--host=203.0.113.1",), "InvalidConfiguration"),
-        ("{gguf}", ("--unheard-of",), "InvalidConfiguration"),
-    ],
+REFUSED = (
+    ("/nonexistent/model", (), "ModelNotFound"),
+    ("{gguf}", ("--kv-cache-memory-bytes=1000",), "InsufficientMemory"),
+    ("{gguf}", ("--kv-cache-memory-bytes=9000000000000", "--max-num-seqs=4096"), "InsufficientMemory"),
+    ("{gguf}", ("--max-model-len=1000000",), "InvalidConfiguration"),
+    ("{gguf}", ("--api-key-file=/nonexistent/keys",), "InvalidConfiguration"),
+    ("{gguf}", ("--chat-template=/nonexistent/template",), "InvalidConfiguration"),
+    ("{gguf}", ("--host=203.0.113.1",), "InvalidConfiguration"),
+    ("{gguf}", ("--unheard-of",), "InvalidConfiguration"),
+    ("{gguf}", ("--port={taken}",), "InvalidConfiguration: --port"),
 )
-def test_what_prevents_a_start_is_one_line(smollm2_gguf: Path, model: str, flags: tuple[str, ...], reason: str) -> None:
-    with start(model.format(gguf=smollm2_gguf), *flags) as server:
-        assert server.exit_code() == 2
-        assert server.output.splitlines()[-1].startswith(f"{reason}: ")
-        assert "Traceback" not in server.output
+"""Model and flags, and what the last line begins with."""
 
 
-def test_a_taken_port_is_known_before_loading(smollm2_gguf: Path) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        start(smollm2_gguf, f"--port={taken.getsockname()[1]}") as server,
-    ):
+@pytest.fixture(scope="module")
+def refused(smollm2_gguf: Path) -> list[dict[str, Any]]:
+    """What became of each start, in one process."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        known = {"gguf": smollm2_gguf, "taken": taken.getsockname()[1]}
+        starts = [[*PORTS, *(part.format_map(known) for part in (model, *flags))] for model, flags, _ in REFUSED]
+        command = [sys.executable, starts_in_turn.__file__, json.dumps(starts)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=PATIENCE_SECONDS, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(REFUSED)
+    return answers
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_prevents_a_start_is_one_line(refused: list[dict[str, Any]], number: int) -> None:
+    *_, reason = REFUSED[number]
+    answer = refused[number]
+    assert answer["code"] == 2
+    assert answer["output"].splitlines()[-1].startswith(f"{reason}: ")
+    assert "Traceback" not in answer["output"]
+
+
+def test_a_taken_port_is_known_before_loading(refused: list[dict[str, Any]]) -> None:
+    assert "weights" not in refused[-1]["output"]
+
+
+def test_a_process_that_cannot_start_ends_with_its_reason(smollm2_gguf: Path) -> None:
+    """After it has loaded, with a management port and threads of its own."""
+    with start(smollm2_gguf, "--kv-cache-memory-bytes=1000") as server:
         assert server.exit_code() == 2
-        assert server.output.splitlines()[-1].startswith("InvalidConfiguration: --port: ")
-        assert "weights" not in server.output
+        assert server.output.splitlines()[-1].startswith("InsufficientMemory: ")
 
 
 def test_the_reason_goes_to_the_termination_log(

@@ -11,6 +11,7 @@ import pytest
 
 from octavo_engine import cli
 from octavo_engine.server.startup import spare_the_collector
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.engine
 
@@ -30,7 +31,9 @@ IMPORTED = "import sys, octavo_engine.server.serve; print(*{name.partition('.')[
 
 
 def test_serving_imports_nothing_that_it_does_not_need() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     imported = set(done.stdout.split())
     assert {"torch", "fastapi", "octavo_engine"} <= imported, "the list is one of modules"
     assert not imported & NEEDLESS

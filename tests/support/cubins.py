@@ -22,6 +22,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from octavo_engine.kernels.triton.targets import Target
+from patience import PATIENCE_SECONDS
 
 REGISTERS = 255  # that one thread can have
 REGISTERS_OF_ALL = 64 * 1024  # that one program's threads can have together, as on every device since 2012
@@ -112,5 +113,5 @@ def resource_use(cubin: bytes) -> dict[str, int]:
         file.write(cubin)
         file.flush()
         command = [tool, "-res-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        text = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True).stdout
     return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", text)}

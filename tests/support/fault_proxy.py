@@ -41,6 +41,7 @@ from fault_rules import (
     read_call,
     status_document,
 )
+from patience import PATIENCE_SECONDS
 
 _PASSED_ON = ("authorization", "content-type", "accept", "user-agent")
 _CLOSING_SECONDS = 0.1  # TLS connections that were closed say goodbye in later turns of the loop
@@ -113,13 +114,13 @@ class FaultProxy:
     def start(self) -> FaultProxy:
         """Returns once it listens."""
         self._thread.start()
-        assert self._listening.wait(10), "the proxy does not listen"
+        assert self._listening.wait(PATIENCE_SECONDS), "the proxy does not listen"
         return self
 
     def stop(self) -> None:
         """Breaks all connections."""
         self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
 
     @contextmanager
     def failing(self, *rules: Rule) -> Iterator[tuple[Rule, ...]]:
@@ -163,7 +164,7 @@ class FaultProxy:
             done.set()
 
         self._loop.call_soon_threadsafe(both)
-        assert done.wait(10), "the proxy is stuck"
+        assert done.wait(PATIENCE_SECONDS), "the proxy is stuck"
 
     def _set(self, rules: list[Rule]) -> None:
         self._rules = rules

@@ -31,8 +31,9 @@ from octavo_engine.runtime.graphs import GraphedSteps, Recorder
 from octavo_engine.runtime.inputs import StepPlan
 from octavo_engine.runtime.kv_store import LayerCache, allocate
 from octavo_engine.runtime.runner import Steps
+from patience import PATIENCE_SECONDS
 
-MEETING_SECONDS = 60.0
+MEETING_SECONDS = PATIENCE_SECONDS
 LONGEST = 512  # tokens that recorded decodes are for
 CPU = torch.device("cpu")
 

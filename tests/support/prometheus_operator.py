@@ -18,6 +18,7 @@ from typing import Any
 from cluster_api import administrator, has_condition
 from cluster_tools import Kubectl, wait_for
 from node import binaries, config, programs, runtime
+from patience import PATIENCE_SECONDS
 from prometheus_server import Prometheus
 
 RELEASE = {"release": "kube-prometheus-stack"}
@@ -78,7 +79,7 @@ class PrometheusOperator:
     def stop(self) -> None:
         """Ends the operator; what it made stays until its namespace goes."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENCE_SECONDS)
 
 
 @contextmanager

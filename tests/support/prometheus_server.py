@@ -120,7 +120,7 @@ def prometheus(
             yield server
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
 
 
 def _await_start(process: subprocess.Popen[bytes], server: Prometheus, log: Path) -> None:

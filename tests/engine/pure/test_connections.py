@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from octavo_engine.server.connections import is_chunked
 from octavo_engine.server.listeners import api_listener, bind
+from patience import PATIENCE_SECONDS
 
 PIECES = [b"data: one\n\n", b"x" * 70_000, b"data: \r\n0\r\n\r\n", b"z"]
 BODY = b"".join(PIECES)
@@ -50,7 +51,7 @@ async def serving(sender: Sender) -> AsyncIterator[int]:
 
 def ask(port: int, version: int, method: str, times: int = 1) -> list[tuple[bytes, dict[str, str]]]:
     """The bodies and headers of requests, one after the other, on one connection where that is possible."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     connection._http_vsn, connection._http_vsn_str = version, f"HTTP/{version // 10}.{version % 10}"  # type: ignore[attr-defined]
     replies = []
     for _ in range(times):

@@ -16,6 +16,7 @@ from octavo_engine.errors import Draining, EngineDead, Interrupted, Overloaded, 
 from octavo_engine.output import Delta
 from octavo_engine.pulse import Phase
 from octavo_engine.request import FinishReason, RejectReason, SamplingParams
+from patience import PATIENCE_SECONDS
 from scheduling_helpers import request
 from scripted_engine import Clock, Scripted
 
@@ -300,7 +301,7 @@ class TestAsyncEngine:
         def hold(batch):
             with parts.asynchronous._wake:
                 held.set()
-                release.wait(10)
+                release.wait(PATIENCE_SECONDS)
 
         async with started(parts) as engine:
             parts.runner.before = hold

@@ -22,6 +22,7 @@ from octavo_engine.explain.together import load_of_all
 from octavo_engine.explain.top import top
 from octavo_engine.metrics import Metrics
 from octavo_engine.request import WaitReason
+from patience import PATIENCE_SECONDS
 
 KUBECTL = """#!/bin/sh
 echo "$*" >> {folder}/calls
@@ -68,7 +69,7 @@ class Engine:
             thread.start()
             yield server.server_address[1]
             server.shutdown()
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
 
 
 def pod(name: str, ready: str = "True", **head: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from octavo_engine.explain.report import Style
 from octavo_engine.explain.top import CLEAR, top
 from octavo_engine.metrics import Metrics, Source
 from octavo_engine.request import Request, SamplingParams
+from patience import PATIENCE_SECONDS
 
 LOAD: dict[str, Any] = {
     "model_name": "assistant",
@@ -133,7 +134,7 @@ def management_port(metrics: bytes) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.runtime import host, host_pages, host_room
 from octavo_engine.runtime.host_pages import PIECE_BYTES, HostPages, HugeAllowance
+from patience import PATIENCE_SECONDS
 
 MIB = 1024**2
 
@@ -61,16 +62,16 @@ def test_the_thread_ahead_ends_at_what_is_expected_and_never_works_twice(monkeyp
     def write(address, size):
         put.append((address, size))
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_SECONDS)
         return 0
 
     monkeypatch.setattr(host_pages, "_write", write)
     pages = HostPages(4 * PIECE_BYTES)
     pages.begin()
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE_SECONDS)
     pages.expect(PIECE_BYTES + 1)
     go_on.set()
-    pages._ahead.join(10)
+    pages._ahead.join(PATIENCE_SECONDS)
     assert [size for _, size in put] == [PIECE_BYTES, 1]
     monkeypatch.setattr(host_pages, "_populate", lambda address, size: pytest.fail("a piece is put twice"))
     pages.complete(PIECE_BYTES + 1, threads=2)

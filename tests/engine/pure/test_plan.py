@@ -22,6 +22,7 @@ from octavo_engine.plan.estimate import Plan, Target, curve, make_plan, with_fou
 from octavo_engine.plan.settings import PlanConfig, PlanSettings
 from octavo_engine.plan.target import device_target
 from octavo_engine.roofline import Bound, Machine
+from patience import PATIENCE_SECONDS
 from tiny_files import CONFIG, checkpoint
 
 BY_NAME = {device.name: device for device in DEVICES}
@@ -290,7 +291,9 @@ assert main(["plan", {llama!r}, "--device=B200"]) == 0
 assert not {{"torch", "transformers", "fastapi", "matplotlib"}} & set(sys.modules)
 """
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=60, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, env=environment, timeout=PATIENCE_SECONDS, capture_output=True
+        )
 
 
 class TestPicture:

@@ -12,6 +12,7 @@ import pytest
 from octavo_engine.errors import Overloaded, RequestError
 from octavo_engine.structured import Forms, Grammar, forms, spec
 from octavo_engine.structured.kept import BYTES_EACH, Kept
+from patience import PATIENCE_SECONDS
 from small_vocabulary import END, VOCABULARY
 
 FORM = spec.choice(["yes", "no"], "p")
@@ -27,7 +28,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     opened, compile_spec = threading.Event(), forms.compile_spec
 
     def slowly(*arguments: Any) -> Grammar:
-        assert opened.wait(20)
+        assert opened.wait(PATIENCE_SECONDS)
         return compile_spec(*arguments)
 
     monkeypatch.setattr(forms, "compile_spec", slowly)
