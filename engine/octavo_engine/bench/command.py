@@ -17,6 +17,7 @@ from typing import TextIO
 from octavo_engine.bench import document
 from octavo_engine.bench.client import NotAnswered
 from octavo_engine.bench.compared import comparison, comparison_document, sweep_table
+from octavo_engine.bench.compared_page import compared_page
 from octavo_engine.bench.document import Json, Saved
 from octavo_engine.bench.measurement import Measurement, Progress, measure
 from octavo_engine.bench.page import page
@@ -169,6 +170,7 @@ def _compare(arguments: Sequence[str], out: TextIO) -> int:
     parser.add_argument("--compare", nargs=2, required=True, metavar=("A.json", "B.json"), help="files of --json")
     parser.add_argument("--json", metavar="FILE", help="file for the same as JSON")
     parser.add_argument("--markdown", metavar="FILE", help="file for the table that is printed")
+    parser.add_argument("--html", metavar="FILE", help="file for that table with pictures of both")
     parsed = parser.parse_args(arguments)
     before, after = (document.read(path) for path in parsed.compare)
     text = comparison(before, after)
@@ -176,6 +178,8 @@ def _compare(arguments: Sequence[str], out: TextIO) -> int:
         _write("--json", parsed.json, json.dumps(comparison_document(before, after), indent=2) + "\n")
     if parsed.markdown:
         _write("--markdown", parsed.markdown, text)
+    if parsed.html:
+        _write("--html", parsed.html, compared_page(before, after, text))
     out.write(text)
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from octavo_engine.bench.markup import as_html
 from octavo_engine.bench.measurement import Measurement
@@ -37,9 +37,12 @@ figure.none { margin: 0; color: var(--dim) } figcaption { font-weight: 600; colo
 
 def page(measurement: Measurement, summary: Summary, text: str, objectives: Objectives) -> str:
     """The whole page; `text` is the report in Markdown."""
-    title = html.escape(f"{measurement.model} at {measurement.url}")
-    body = as_html(text.partition("\n\n")[2])  # its heading is the page's
-    charts = "\n".join(pictures(measurement, summary, objectives))
+    return whole_page(f"{measurement.model} at {measurement.url}", text, pictures(measurement, summary, objectives))
+
+
+def whole_page(name: str, text: str, pictures: Iterable[str]) -> str:
+    """A page of Markdown, whose heading is replaced by the name, and of charts below it."""
+    title, body, charts = html.escape(name), as_html(text.partition("\n\n")[2]), "\n".join(pictures)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -54,9 +57,9 @@ def pictures(measurement: Measurement, summary: Summary, objectives: Objectives)
     firsts = [1e3 * item.first_token for item in whole if item.first_token is not None]
     gaps = [1e3 * gap for item in whole for gap in item.gaps]
     totals = [1e3 * item.end_to_end for item in whole if item.end_to_end is not None]
-    yield _distribution("Time to first token", firsts, objectives.ttft)
-    yield _distribution("Inter-token latency", gaps, None)  # its objective is one of averages
-    yield _distribution("End to end", totals, objectives.e2e)
+    yield distribution("Time to first token", {"measured": firsts}, objectives.ttft)
+    yield distribution("Inter-token latency", {"measured": gaps}, None)  # its objective is one of averages
+    yield distribution("End to end", {"measured": totals}, objectives.e2e)
     over_time = [(item.sent, 1e3 * item.first_token) for item in whole if item.first_token is not None]
     yield chart("Time to first token, as sent", "s", "ms", [Series("", sorted(over_time), "marks")])
     yield chart("Output", "s", "tokens/s", [Series("", tokens_over_time(whole, summary.seconds), "steps")])
@@ -65,14 +68,16 @@ def pictures(measurement: Measurement, summary: Summary, objectives: Objectives)
         yield from _server(measurement.readings)
 
 
-def _distribution(name: str, values: Sequence[float], limit: float | None) -> str:
-    """The share of values up to each, and where the objective lies."""
-    ordered = sorted(values)
-    points: list[Point] = [(value, 100 * (number + 1) / len(ordered)) for number, value in enumerate(ordered)]
-    series = [Series("measured", points, "steps")]
-    if limit and points:
+def distribution(name: str, measured: Mapping[str, Sequence[float]], limit: float | None = None) -> str:
+    """Of each measurement the share of its values, in milliseconds, up to each; and the objective, in seconds."""
+    series = [Series(each, _shares(values), "steps") for each, values in measured.items()]
+    if limit and any(each.points for each in series):
         series.append(Series("objective", [(1e3 * limit, 0.0), (1e3 * limit, 100.0)]))
     return chart(name, "ms", "% of all, up to", series, log_x=True, headroom=1.0)
+
+
+def _shares(values: Sequence[float]) -> list[Point]:
+    return [(value, 100 * (number + 1) / len(values)) for number, value in enumerate(sorted(values))]
 
 
 def tokens_over_time(whole: Sequence[Outcome], seconds: float) -> list[Point]:

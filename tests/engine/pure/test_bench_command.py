@@ -241,12 +241,15 @@ def test_two_files_are_compared(run: Run, tmp_path: Path) -> None:
         for path, tokens in zip(paths, ("2", "8"), strict=True):
             run("--url", server.url, *SMALL, f"--json={path}", f"--output-tokens={tokens}")
     told = tmp_path / "told.json"
-    code, text, _ = run("--compare", *paths, f"--json={told}", f"--markdown={tmp_path / 'told.md'}")
+    code, text, _ = run(
+        "--compare", *paths, f"--json={told}", f"--markdown={tmp_path / 'told.md'}", f"--html={tmp_path / 'told.html'}"
+    )
     assert code == 0
     assert "- output_tokens: 2 → 8" in text
     assert "| end to end, P50 (ms) " in text
     assert json.loads(told.read_text(encoding="utf-8"))["changed"] == {"output_tokens": ["2", "8"]}
     assert (tmp_path / "told.md").read_text(encoding="utf-8") == text
+    assert "<h1>a.json → b.json</h1>" in (tmp_path / "told.html").read_text(encoding="utf-8")
 
 
 # -- sweeps ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from octavo_engine.bench import document
 from octavo_engine.bench.compared import comparison, comparison_document, sweep_table
+from octavo_engine.bench.compared_page import compared_page
 from octavo_engine.bench.comparison import Verdict, changed, compare, verdict
 from octavo_engine.bench.cost import Cost
 from octavo_engine.bench.document import Saved
@@ -385,6 +387,25 @@ def test_a_comparison_names_what_was_changed() -> None:
     assert json.loads(json.dumps(told))["differences"][0]["verdict"]
     assert "measure longer" in comparison(saved(run(1, count=3)), saved(run(2, count=3)))
     assert "- no setting" in comparison(before, before)
+
+
+def test_a_page_shows_both_measurements_in_each_picture() -> None:
+    before, after = saved(run(1), "<a>.json"), saved(run(2, gap=0.01), "b.json")
+    text = compared_page(before, after, comparison(before, after))
+    assert "<h1>&lt;a&gt;.json → b.json</h1>" in text
+    assert "<td>better</td>" in text
+    drawings = [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", text)]  # noqa: S314 (made here)
+    assert [drawing.findtext("text") for drawing in drawings] == [
+        "Time to first token",
+        "Inter-token latency",
+        "End to end",
+        "Time to first token, as sent",
+    ]
+    for drawing in drawings:
+        assert {"before", "after"} <= {each.text for each in drawing.iter("text")}
+        inks = {each.get("stroke") or each.get("fill") for each in drawing.iter() if each.tag in ("path", "circle")}
+        assert len(inks - {"none"}) == 2
+    assert compared_page(saved([]), saved([]), "").count("nothing was measured") == 4
 
 
 def test_a_sweep_is_one_row_for_each_value() -> None:
