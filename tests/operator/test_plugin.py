@@ -16,6 +16,7 @@ from rich.console import Console
 
 from octavo_operator.plugin import chat, explanation, status_view, validation
 from octavo_operator.plugin.main import main
+from patience import PATIENCE_SECONDS
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 
@@ -282,6 +283,28 @@ esac
     assert "no replica of chat is ready" in capsys.readouterr().err
 
 
+def test_top_is_the_engines_own_program_told_whom_to_ask(
+    kubectl: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (kubectl / "answer.json").write_text(json.dumps(SERVING))
+    program = kubectl / "bin" / "octavo"
+    program.write_text('#!/bin/sh\necho "$@" "$KUBECONFIG"\nexit 3\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("sys.argv", [str(kubectl / "bin" / "kubectl-octavo")])
+    assert main(["top", "chat", "--once", "--context", "far", "--kubeconfig", "/k"]) == 3
+    assert capfd.readouterr().out == "top --service=chat --namespace=team --context=far --interval=2 --once /k\n"
+
+
+def test_top_without_its_program_says_so(
+    kubectl: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kubectl / "answer.json").write_text(json.dumps(SERVING))
+    monkeypatch.setenv("PATH", f"{kubectl / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr("sys.argv", [str(kubectl / "bin" / "kubectl-octavo")])
+    assert main(["top", "chat"]) == 1
+    assert "octavo, which comes with this one, is not on PATH" in capsys.readouterr().err
+
+
 class Streaming(BaseHTTPRequestHandler):
     """A chat endpoint that says what it was asked."""
 
@@ -312,7 +335,7 @@ def base() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_chat_streams_and_counts(base: str) -> None:

@@ -17,7 +17,7 @@ from octavo_operator.config import OperatorConfig
 from octavo_operator.desired import Defaults
 from octavo_operator.errors import OctavoError
 from octavo_operator.manifests import ManagementPeers
-from octavo_operator.plugin import chat, diagnosis, explanation, kubectl, rendering, status_view, validation
+from octavo_operator.plugin import chat, diagnosis, explanation, kubectl, live, rendering, status_view, validation
 from octavo_operator.plugin.kubectl import Kubectl
 
 Object = dict[str, Any]
@@ -59,6 +59,10 @@ def build_parser() -> argparse.ArgumentParser:
     looked = verb("doctor", show_diagnosis, "what limits each replica of a service, why, and what to change")
     looked.add_argument("name")
     looked.add_argument("--seconds", type=float, default=5.0, help="how long to look, under load (default: 5)")
+    watched = verb("top", show_top, "the four numbers of a service, live, and what limits each replica")
+    watched.add_argument("name")
+    watched.add_argument("--interval", type=float, default=2.0, help="seconds between two looks (default: 2)")
+    watched.add_argument("--once", action="store_true", help="print what one interval saw, and end")
     talk = verb("chat", hold_chat, "talk with a service")
     talk.add_argument("name")
     talk.add_argument("-m", "--message", help="say this, print the answer, and end")
@@ -148,6 +152,13 @@ def show_diagnosis(options: argparse.Namespace) -> int:
     for name, words in diagnosis.of_each(cluster, service["metadata"]["namespace"], replicas, options.seconds):
         sys.stdout.write(f"{name}\n{words}\n")
     return 0
+
+
+def show_top(options: argparse.Namespace) -> int:
+    """`octavo top` over all replicas of a service."""
+    service = _cluster(options).service(options.name)
+    where = live.Cluster(getattr(options, "context", ""), getattr(options, "kubeconfig", ""))
+    return live.show(service, where, options.interval, options.once)
 
 
 def hold_chat(options: argparse.Namespace) -> int:
