@@ -12,7 +12,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 class Stage:
     """One command. `after` are stages that must have passed, where they are part of the same run.
 
-    A stage that gives way gets what the processors have left over when others of the same run need them.
+    A stage that gives way gets mostly what the processors have left over when others of the same run need them.
     `undo` is run at the end, whatever has happened, unless what the stage makes was there before.
     """
 
@@ -41,7 +41,7 @@ _ALL = (
         _pytest("-n", "6", *_BY_FILE, "-m", "not soak and not alone and not heavy", "tests/cluster"),
         ("node",),
     ),
-    Stage("pure", _pytest("-n", "auto", *_PURE), gives_way=True),
+    Stage("pure", _pytest("-n", "auto", *_PURE)),
     Stage("engine", _pytest("-n", "2", *_BY_FILE, *_TORCH), ("pure",), gives_way=True),
     # With a real model in pods, and the processors for it; then what wants the node for itself.
     Stage("heavy", _pytest("-n", "2", *_BY_FILE, "-m", "heavy and not soak", "tests/cluster"), ("cluster", "engine")),

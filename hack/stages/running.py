@@ -20,8 +20,8 @@ from stages.plan import CHECKOUT, Stage
 
 _LAST_WORDS_SECONDS = 5.0
 """How long output is still read after the end: a process that was left behind may hold it open."""
-_LEAST = ("nice", "-n", "10")
-"""A tenth of what an equal would get: it goes on, and deadlines of its own hold."""
+_LESS = ("nice", "-n", "5")
+"""A third of what an equal would get: it goes on, and deadlines of its own hold."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Run:
         report = self._folder / f"{stage.name}.xml" if stage.tests else None
         command = [*stage.command, f"--junit-xml={report}"] if report else list(stage.command)
         if order.gives_way(stage, self._stages):
-            command = [*_LEAST, *command]
+            command = [*_LESS, *command]
         beside = f", beside {', '.join(self._running)}" if self._running else ""
         self._say(stage, f"begins{beside}")
         process = subprocess.Popen(

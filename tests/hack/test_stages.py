@@ -85,7 +85,7 @@ def test_they_run_side_by_side_and_one_after_the_other(tmp_path: Path, capfd: py
 def test_one_that_gives_way_is_nicer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert Run([shell("busy", "nice"), shell("kind", "nice", gives_way=True)], tmp_path).go()
     niceness = dict(re.findall(r"(\w+) [|] (\d+)\n", capfd.readouterr().out))
-    assert int(niceness["kind"]) == min(int(niceness["busy"]) + 10, 19)
+    assert int(niceness["kind"]) == min(int(niceness["busy"]) + 5, 19)
 
 
 def test_a_failure_lets_the_others_end_and_begins_nothing(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from starlette.types import Message, Receive, Scope, Send
 from octavo_engine.server.deadlines import Deadlines
 from octavo_engine.server.framing import FEW_PIECES, LEAST_BYTES, MAX_HEAD_BYTES
 from octavo_engine.server.listeners import Listener, api_listener, bind
+from patience import PATIENCE_SECONDS
 
 SHORT = 0.3
 LONG = 60.0
-PATIENCE = 20.0
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LARGE = b"y" * 65_536
 WHOLE = 1 << 24
@@ -41,7 +41,7 @@ class Served:
         """Send bytes as they are, and read until the server closes."""
         reader, writer = await self.connect()
         writer.write(sent)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             received = await reader.read(-1)
         writer.close()
         return received
@@ -51,7 +51,7 @@ class Served:
         return (await self.exchange(GET + b"Connection: close\r\n\r\n")).endswith(b"well")
 
     async def nobody_left(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while self.listener.server_state.connections or self.listener.server_state.tasks:
                 await asyncio.sleep(0.01)
 
@@ -143,7 +143,7 @@ async def test_five_hundred_connections_that_say_nothing_are_closed_and_nobody_e
     async with serving(head=SHORT) as served:
         idle = [await served.connect() for _ in range(500)]
         assert await served.is_well()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert {await reader.read(-1) for reader, _ in idle} == {b""}
         for _, writer in idle:
             writer.close()
@@ -161,7 +161,7 @@ async def test_a_head_that_does_not_come_to_its_end_is_told_so(before: bytes):
         for letter in GET:  # a letter now and then does not extend the time
             writer.write(bytes([letter]))
             await asyncio.sleep(SHORT / 10)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert error_of(await received, 408)["code"] == "request_timeout"
         writer.close()
         assert await served.is_well()
@@ -184,7 +184,7 @@ async def test_a_body_that_nobody_reads_has_its_deadline_too():
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert (await reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
         closed = asyncio.create_task(reader.read(-1))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not closed.done():
                 writer.write(b"x")
                 await asyncio.sleep(SHORT / 20)
@@ -194,13 +194,13 @@ async def test_a_body_that_nobody_reads_has_its_deadline_too():
 
 async def test_one_body_after_the_other_each_has_its_own_time():
     """Each begins in the packet in which the one before ends."""
-    async with serving(body=1.0) as served:
+    async with serving(body=2.0) as served:
         reader, writer = await served.connect()
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
         writer.write(head + b"x")
         for _ in range(6):
             await reader.readuntil(b"well")
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.4)
             writer.write(b"x" + head + b"x")
         await reader.readuntil(b"well")
         writer.close()
@@ -210,7 +210,7 @@ async def test_who_does_not_read_a_stream_stops_it_and_is_cut_off():
     async with serving(write=SHORT) as served:
         _, writer = await served.connect()
         writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not served.left:
                 await asyncio.sleep(0.01)
         assert served.began == served.left
@@ -221,14 +221,14 @@ async def test_who_does_not_read_a_stream_stops_it_and_is_cut_off():
 
 async def test_who_reads_slowly_but_reads_gets_everything():
     """One write that takes longer than the deadline, of which something is read all the time."""
-    async with serving(write=SHORT) as served:
+    async with serving(write=1.0) as served:
         reader, writer = await served.connect()
         writer.write(b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         received = 0
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while data := await reader.read(1 << 19):
                 received += data.count(b"z")
-                await asyncio.sleep(SHORT / 30)
+                await asyncio.sleep(0.03)
         assert received == WHOLE
         writer.close()
 
@@ -277,7 +277,7 @@ async def test_but_not_in_crumbs():
     async with serving() as served:
         reader, writer = await served.connect()
         writer.write(in_pieces(500_000, 6))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not served.left:
                 await asyncio.sleep(0.01)
         received = b""
@@ -296,7 +296,7 @@ async def test_nonsense_in_the_middle_of_a_reply_only_ends_its_connection():
         writer.write(b"POST /endless HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert await reader.read(1) == b"H"
         writer.write(b"no size\r\n")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not served.left:
                 await asyncio.sleep(0.01)
         await served.nobody_left()
