@@ -171,8 +171,8 @@ def _yield() -> list[Panel]:
             width=6,
         ),
         _lines(
-            "Accelerators that run nothing",
-            "Held by services without a running request; a replica where there is none.",
+            "Idle accelerators, or replicas",
+            "Held by services without a running request; of services that have none, the replicas.",
             panels.COUNT,
             f"{units} * ({idle})",
             width=6,
