@@ -20,14 +20,15 @@ def main(names: list[str]) -> int:
     if unknown := set(names) - STAGES.keys():
         sys.stderr.write(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}\n")
         return 2
-    stages = [STAGES[name] for name in names]
     settings = Settings.from_environment()
+    stages = [STAGES[name] if settings.kubeconfig is None else STAGES[name].elsewhere() for name in names]
+    there = settings.state.exists()
     signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="octavo-stages-") as folder:
         run = Run(stages, Path(folder))
         try:
-            with undoing(stages, there=settings.kubeconfig is not None or settings.state.exists()):
+            with undoing(run, there=there):
                 passed = run.go()
         finally:
             sys.stdout.write(f"\n{telling.summary(run.outcomes(), time.monotonic() - began)}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -13,7 +13,8 @@ class Stage:
     """One command. `after` are stages that must have passed, where they are part of the same run.
 
     A stage that gives way gets mostly what the processors have left over when others of the same run need them.
-    `undo` is run at the end, whatever has happened, unless what the stage makes was there before.
+    `undo` is run at the end, whatever has happened, unless what the stage makes was there before; then `look` is,
+    after a failure, and says what may have been the matter with it.
     """
 
     name: str
@@ -22,6 +23,11 @@ class Stage:
     gives_way: bool = False
     tests: bool = True
     undo: tuple[str, ...] = ()
+    look: tuple[str, ...] = ()
+
+    def elsewhere(self) -> Stage:
+        """On somebody else's cluster, where nothing of this machine is made."""
+        return replace(self, undo=(), look=())
 
 
 def _pytest(*arguments: str) -> tuple[str, ...]:
@@ -33,8 +39,13 @@ _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 _PURE = ("tests/engine/pure", "tests/operator", "tests/contract", "tests/hack")
 _TORCH = ("tests/clients", "tests/engine", "tests/gpu", "--ignore", "tests/engine/pure")
 
+_DOWN, _PRESSURE = (
+    ("hack/cluster", "down"),
+    ("hack/cluster", "pressure"),
+)  # the first says by itself if the disk was full
+
 _ALL = (
-    Stage("node", ("hack/cluster", "up", "--tests"), tests=False, undo=("hack/cluster", "down")),
+    Stage("node", ("hack/cluster", "up", "--tests"), tests=False, undo=_DOWN, look=_PRESSURE),
     # Mostly waits for pods, so that there is time for what follows beside it.
     Stage(
         "cluster",

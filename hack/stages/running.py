@@ -49,6 +49,11 @@ class Run:
         """Of every stage, in the order given."""
         return list(self._outcomes.values())
 
+    @property
+    def passed(self) -> bool:
+        """Whether every stage has."""
+        return all(outcome.state is State.PASSED for outcome in self.outcomes())
+
     def go(self) -> bool:
         """Begins what may begin until nothing runs any more; True when every stage has passed."""
         try:
@@ -58,7 +63,7 @@ class Run:
                 self._begin()
         finally:
             self._stop()
-        return all(outcome.state is State.PASSED for outcome in self.outcomes())
+        return self.passed
 
     def _begin(self) -> None:
         states = {name: outcome.state for name, outcome in self._outcomes.items()}
@@ -122,11 +127,12 @@ class Run:
 
 
 @contextmanager
-def undoing(stages: Sequence[Stage], *, there: bool) -> Iterator[None]:
-    """Undoes at the end what the stages have made; with `there`, it was there before and stays."""
+def undoing(run: Run, *, there: bool) -> Iterator[None]:
+    """Undoes at the end what the stages have made; with `there`, it was there before and stays, and is looked at."""
     try:
         yield
     finally:
-        for stage in stages:
-            if stage.undo and not there:
-                subprocess.run(stage.undo, cwd=CHECKOUT, check=False)
+        for outcome in run.outcomes():
+            last = outcome.stage.look if there else outcome.stage.undo
+            if last and not (there and run.passed):
+                subprocess.run(last, cwd=CHECKOUT, check=False)

@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,11 +101,9 @@ def test_a_failure_lets_the_others_end_and_begins_nothing(tmp_path: Path) -> Non
     assert [outcome.state for outcome in run.outcomes()] == [State.FAILED, State.PASSED, State.WAITING]
 
 
-def test_what_was_made_is_undone_even_after_an_interruption_and_what_was_there_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_made_is_undone_even_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tmp_path / "made"
-    stages = [shell("make", f"touch {made}; sleep 600", undo=("rm", str(made)))]
+    run = Run([shell("make", f"touch {made}; sleep 600", undo=("rm", str(made)))], tmp_path)
 
     def interrupted() -> Outcome:
         while not made.exists():
@@ -112,16 +111,25 @@ def test_what_was_made_is_undone_even_after_an_interruption_and_what_was_there_s
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    run = Run(stages, tmp_path)
     monkeypatch.setattr(run._ended, "get", interrupted)
-    with pytest.raises(KeyboardInterrupt), running.undoing(stages, there=False):
+    with pytest.raises(KeyboardInterrupt), running.undoing(run, there=False):
         run.go()
     assert run.outcomes()[0].state is State.FAILED, "it was ended before anything was taken from under it"
     assert not made.exists()
+
+
+@pytest.mark.parametrize(("script", "looked_at"), [("true", False), ("false", True)])
+def test_what_was_there_before_stays_and_is_looked_at_after_a_failure(
+    tmp_path: Path, script: str, looked_at: bool
+) -> None:
+    made, seen = tmp_path / "made", tmp_path / "seen"
     made.touch()
-    with running.undoing(stages, there=True):
-        pass
+    stage = shell("make", script, undo=("rm", str(made)))
+    run = Run([replace(stage, look=("touch", str(seen)))], tmp_path)
+    with running.undoing(run, there=True):
+        assert run.go() is not looked_at
     assert made.exists()
+    assert seen.exists() is looked_at
 
 
 TESTS = """
