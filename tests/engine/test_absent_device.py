@@ -6,17 +6,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
-from absent_device import CUDA, Once, SameThread, absent_device
+from absent_device import CUDA, NAME, Once, SameThread, absent_device, read_by_shape
 from cubins import Recorded
 from gpu_check import check, octavo
 from gpu_check.loads import FULL_PLAN
 from gpu_check.results import EAGER, OCTAVO
+from octavo_engine import assembly
 from octavo_engine.batch import Batch, Slice
+from octavo_engine.config import EngineConfig
 from octavo_engine.kernels.triton.device import target_of
 from octavo_engine.memory import CacheGeometry
 from octavo_engine.request import PROMISED, Request, SamplingParams
@@ -25,6 +28,7 @@ from octavo_engine.runtime.graphs import GraphedSteps
 from octavo_engine.runtime.kv_store import allocate
 from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
+from tiny_models import SIZES, make_model, save_model
 
 pytestmark = pytest.mark.engine
 PROMPT, BLOCK, LAYERS = 512, 16, 32
@@ -118,3 +122,41 @@ def test_a_replay_asks_nothing_either_and_launches_nothing_but_the_draw(launches
     assert drawn.tokens.device == CUDA
     assert launched(launches) == DRAWN
     assert graphed.latest == "the CUDA graph of 4 sequences"
+
+
+class NoTokenizer:
+    """Enough of one for requests that are tokens."""
+
+    vocab_size, eos_ids = SIZES["vocab_size"], ()
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes"), [("llama", {}), ("qwen3", {"dtype": "bfloat16", "kv_cache_dtype": "fp8"})]
+)
+def test_an_engine_is_assembled_and_answers_as_on_a_device(
+    variant: str, changes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the checkpoint to tokens, sizes being recorded after the first step; and it knows which device that was."""
+    place = save_model(make_model(variant), tmp_path)
+    read_by_shape(monkeypatch)
+    monkeypatch.setattr(assembly, "choose_device", lambda _name: torch.device("cuda"))
+    monkeypatch.setattr(assembly, "CudaRecorder", lambda _device: Once())
+    monkeypatch.setattr(assembly, "detokenizer", lambda _tokenizer, _request: octavo.NoText())
+    target_of.cache_clear()
+    with absent_device():
+        config = EngineConfig(model=str(place), max_num_seqs=8, **changes)  # type: ignore[arg-type]
+        made = assembly.assemble(config, NoTokenizer(), octavo.NoMetrics())  # type: ignore[arg-type]
+        asked = [
+            Request(id=str(n), tokens=[7] * n, params=replace(PARAMS[n % 2], ignore_eos=True), arrival=0.0)
+            for n in (1, 16, 40, 65, 300)
+        ]
+        for request in asked:
+            made.engine.add(request)
+        while made.engine.has_work:
+            made.engine.step()
+            while made.errand is not None and made.graphs.recorded != [1, 2, 4, 8]:
+                made.errand(True)
+    target_of.cache_clear()
+    assert [len(request.output_ids) for request in asked] == [8] * len(asked)
+    assert made.attention_backend == "triton"
+    assert made.circumstances() == f"; {NAME} (cuda:0, GPU-0-1); launched last: the CUDA graph of 8 sequences"

@@ -18,13 +18,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from cubins import Recorded, recording
+from octavo_engine.model import loading
+from octavo_engine.model.huggingface.safetensors_source import SafetensorsSource
 from octavo_engine.runtime import drawn, inputs, sampler
 from octavo_engine.runtime.graphs import Recording
 
-CUDA = torch.device("cuda", 0)
+CUDA, NAME = torch.device("cuda", 0), "NVIDIA H200"
 
 
 class SameThread:
@@ -64,6 +66,19 @@ class Once:
         return Recording(compute(), lambda: None)
 
 
+def read_by_shape(patch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are read by this thread, of which only types and shapes go to the device."""
+    read = SafetensorsSource.read
+
+    def shapes(source: SafetensorsSource, name: str, dtype: torch.dtype) -> Tensor:
+        with unset_fake_temporarily():
+            found = read(source, name, dtype)
+        return torch.empty(found.shape, dtype=found.dtype)
+
+    patch.setattr(SafetensorsSource, "read", shapes)
+    patch.setattr(loading, "_readers", lambda: SameThread(1))
+
+
 def sent(arrays: Sequence[np.ndarray[Any, Any]], device: torch.device) -> list[Tensor]:
     """As `to_device` would give them, which needs page-locked memory."""
     kinds = [torch.from_numpy(np.empty(0, array.dtype)).dtype for array in arrays]
@@ -73,14 +88,23 @@ def sent(arrays: Sequence[np.ndarray[Any, Any]], device: torch.device) -> list[T
 @contextmanager
 def absent_device(*, major: int = 9, minor: int = 0, processors: int = 132) -> Iterator[list[Recorded]]:
     """While it is open there seems to be such a device; yields the launches."""
-    found = SimpleNamespace(name="none", major=major, minor=minor, multi_processor_count=processors)
+    told = {
+        "get_device_properties": SimpleNamespace(
+            name=NAME, uuid="0-1", major=major, minor=minor, multi_processor_count=processors
+        ),
+        "get_device_name": NAME,
+        "get_device_capability": (major, minor),
+        "mem_get_info": (140 * 10**9, 141 * 10**9),
+        "memory_reserved": 10**9,
+    }
     tensor = torch.tensor
 
     def pageable(data: object, *, pin_memory: bool = False, **how: Any) -> Tensor:
         return tensor(data, **how)
 
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), recording() as launches:
-        patch.setattr(torch.cuda, "get_device_properties", lambda _device: found)
+        for question, answer in told.items():
+            patch.setattr(torch.cuda, question, lambda _device, answer=answer: answer)
         patch.setattr(torch, "tensor", pageable)
         patch.setattr(drawn, "Readback", Ones)
         patch.setattr(sampler.Sampler, "_uniform", lambda *_: 0.5)  # the host's own, but a tensor for a moment
