@@ -23,6 +23,7 @@ from node import (
     mounts,
     network,
     prerequisites,
+    pressure,
     processes,
     programs,
     pruning,
@@ -34,7 +35,7 @@ from node.component import Component
 from node.config import Settings
 from node.health import healthy
 from node.programs import Program
-from node.shell import NodeError, TimeoutReached, run, tail, wait_for
+from node.shell import CommandError, NodeError, TimeoutReached, run, tail, wait_for
 from node.steps import step
 
 _HEALTHY_SECONDS = 60.0
@@ -78,7 +79,7 @@ def up(settings: Settings, optional: Collection[str] = (), extra_programs: Itera
         addons.ensure(settings)
         _start_wave(settings, optional_wave)
         with step(f"wait for node {config.NODE_NAME} to be Ready and DNS to answer"):
-            addons.wait_ready(settings)
+            _wait_ready(settings)
 
 
 def _ensure_room(settings: Settings, wanted: Iterable[Program]) -> None:
@@ -88,6 +89,15 @@ def _ensure_room(settings: Settings, wanted: Iterable[Program]) -> None:
     if building:
         space.ensure(settings.cache, space.SPARE + building, "building programs", remedies)
     space.ensure(settings.state, space.SPARE, "the node", remedies)
+
+
+def _wait_ready(settings: Settings) -> None:
+    """Where a full disk keeps pods from the node, what kubectl waited for in vain says nothing of it."""
+    try:
+        addons.wait_ready(settings)
+    except CommandError as error:
+        said = pressure.sentence(settings)
+        raise NodeError(f"{said}\n{error}" if said else str(error)) from error
 
 
 def down(settings: Settings) -> None:

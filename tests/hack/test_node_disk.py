@@ -13,12 +13,14 @@ import pytest
 from image_layers.__main__ import LAYERS
 from image_layers.parts import parts
 from node import (
+    addons,
     binaries,
     builder,
     config,
     images,
     kind,
     layers,
+    lifecycle,
     linking,
     pressure,
     programs,
@@ -398,6 +400,20 @@ def test_a_full_disk_is_told_while_it_lasts_and_afterwards(
     pressed: bool, events: list[dict[str, object]], said: str
 ) -> None:
     assert pressure.told(node_document(pressed), events) == said
+
+
+@pytest.mark.parametrize("said", ["the node has DiskPressure", ""])
+def test_a_node_that_does_not_become_ready_says_whether_its_disk_is_full(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    def wait(_: Settings) -> None:
+        raise CommandError("timed out")
+
+    monkeypatch.setattr(addons, "wait_ready", wait)
+    monkeypatch.setattr(pressure, "sentence", lambda _: said)
+    with pytest.raises(NodeError) as failed:
+        lifecycle._wait_ready(settings)
+    assert str(failed.value).splitlines() == [*filter(None, [said]), "timed out"]
 
 
 def test_the_kubelet_evicts_below_what_stays_free() -> None:
