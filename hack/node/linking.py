@@ -29,8 +29,9 @@ def link(settings: Settings, reference: str, image: Built) -> None:
         runtime.import_documents(settings, reference, image.manifest, image.config)
     finally:
         # From now on the image alone holds them. Also those that an earlier attempt has held and not let go.
+        there = runtime.snapshots(settings)
         for layer in image.layers:
-            if layer.chain in there or layer.chain in runtime.snapshots(settings):
+            if layer.chain in there:
                 runtime.release_snapshot(settings, layer.chain)
 
 

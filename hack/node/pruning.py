@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from node import builder, kind, mounts, retention, runtime
 from node.config import Settings
@@ -17,6 +19,7 @@ from node.space import Remedy
 # Nothing here is at work on one thing for so long: builds have a limit of half of it.
 _LEFT_SECONDS = 3600.0
 _OWN = "localhost/octavo-"
+_Name = TypeVar("_Name", str, Path)
 
 
 def built(settings: Settings) -> set[str]:
@@ -59,9 +62,9 @@ def costly(settings: Settings) -> list[Remedy]:
     ]
 
 
-def left_over(ages: dict[Path, float]) -> list[Path]:
-    """Of unfinished folders by the seconds since each was last touched, those that nobody can be at work on."""
-    return sorted(folder for folder, age in ages.items() if age > _LEFT_SECONDS)
+def left_over(ages: Mapping[_Name, float]) -> list[_Name]:
+    """Of unfinished things by the seconds since each was begun or touched, those that nobody can be at work on."""
+    return sorted(name for name, age in ages.items() if age > _LEFT_SECONDS)
 
 
 def _drop_leftovers(settings: Settings) -> None:
@@ -72,6 +75,10 @@ def _drop_leftovers(settings: Settings) -> None:
             ages[folder] = time.time() - folder.stat().st_mtime
     for folder in left_over(ages):
         shutil.rmtree(folder, ignore_errors=True)
+    if _node_is_up(settings):
+        now = datetime.now(UTC)
+        began = runtime.leases(settings)
+        runtime.end_leases(settings, left_over({name: (now - start).total_seconds() for name, start in began.items()}))
 
 
 def _drop_all_old(settings: Settings, current: Collection[str]) -> None:

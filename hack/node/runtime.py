@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from node import archives, binaries, config, prerequisites, programs
@@ -81,6 +82,18 @@ def import_documents(settings: Settings, reference: str, manifest: bytes, image:
 def import_from(settings: Settings, source: Sequence[str]) -> None:
     """Import the archive that a command writes, as it comes."""
     piped(source, [*_ctr(settings), "images", "import", "-"], _IMPORT_TIMEOUT)
+
+
+def leases(settings: Settings) -> dict[str, datetime]:
+    """When each import that is at work, or was killed, began; for a day it holds what it had stored so far."""
+    rows = (line.split() for line in ctr(settings, "leases", "list").splitlines()[1:])
+    return {row[0]: datetime.fromisoformat(row[1]) for row in rows}
+
+
+def end_leases(settings: Settings, names: Collection[str]) -> None:
+    """Let go, before it returns, what nothing else holds of some."""
+    if names:
+        ctr(settings, "leases", "delete", "--sync", *names)
 
 
 def snapshots(settings: Settings) -> set[str]:

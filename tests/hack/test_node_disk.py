@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,28 @@ def test_only_what_is_ours_and_not_wanted_goes(settings: Settings, monkeypatch: 
 def test_unfinished_folders_go_when_nobody_can_be_at_work_on_them() -> None:
     ages = {Path("fresh"): 10.0, Path("slow"): 1800.0, Path("left"): 3601.0}
     assert pruning.left_over(ages) == [Path("left")]
+
+
+LEASES = """\
+ID             CREATED AT           LABELS
+339341119-Mg1D 2026-11-30T07:52:06Z containerd.io/gc.expire=2026-12-01T07:52:06Z
+17-fresh       NOW                  -
+"""
+
+
+def test_what_a_killed_import_had_stored_goes_and_that_of_one_at_work_stays(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[str, ...]] = []
+
+    def ctr(_: Settings, *arguments: str) -> str:
+        called.append(arguments)
+        return LEASES.replace("NOW", datetime.now(UTC).isoformat())
+
+    monkeypatch.setattr(runtime, "ctr", ctr)
+    monkeypatch.setattr(pruning, "_node_is_up", lambda _: True)
+    pruning.remedies(settings, set())[0].apply()
+    assert called == [("leases", "list"), ("leases", "delete", "--sync", "339341119-Mg1D")]
 
 
 DOCKERFILE = """\
