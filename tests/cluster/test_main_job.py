@@ -84,29 +84,40 @@ def test_kubectl_tells_what_a_person_wants_to_know(kubectl: Kubectl, service: st
     assert row.split()[:5] == [NAME, "True", "Serving", "smollm2", "1/1"]
 
 
-def test_the_plugin_shows_explains_and_talks(kubectl: Kubectl, service: str) -> None:
+def program(name: str, *arguments: str) -> str:
+    """What one of our commands prints that a user calls beside kubectl."""
+    path = f"{config.HACK}{os.pathsep}{os.environ['PATH']}"  # the node's kubectl comes first
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(name)), *arguments],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_plugin_shows_explains_and_talks(service: str) -> None:
     def octavo(*arguments: str) -> str:
-        path = f"{config.HACK}{os.pathsep}{os.environ['PATH']}"  # the node's kubectl comes first
-        command = [str(Path(sys.executable).with_name("kubectl-octavo")), "-n", service, *arguments]
-        done = subprocess.run(
-            command,
-            env=os.environ | {"PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return program("kubectl-octavo", "-n", service, *arguments)
 
     assert "AllReplicasReady" in octavo("status", NAME)
     assert "Is it ready? Yes. Serving" in octavo("explain", NAME)
     likeliest = ("--max-tokens", "24", "--temperature", "0")
     assert "Paris" in octavo("chat", NAME, "-m", QUESTION[0]["content"], *likeliest)
     assert f"pod/{NAME}" in octavo("logs", NAME, "--tail", "3")
-    pod, figures, *_ = octavo("doctor", NAME, "--seconds", "1").splitlines()
+
+
+def test_what_limits_each_replica_is_asked_through_kubectl(service: str) -> None:
+    """In the replica by the plugin's doctor, from here by its `top`."""
+    pod, figures, *_ = program("kubectl-octavo", "-n", service, "doctor", NAME, "--seconds", "1").splitlines()
     assert pod.startswith(f"{NAME}-")
     assert re.match(r"in \d+[.]\d s: \d+ tokens/s, ", figures), figures
+    page = program("kubectl-octavo", "-n", service, "top", NAME, "--once", "--interval", "1")
+    assert page.startswith("smollm2: serving\n")
+    assert f"\n{pod} limited by " in page
 
 
 def test_a_client_gets_400_that_names_the_field(client: openai.OpenAI) -> None:
