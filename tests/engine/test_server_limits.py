@@ -287,6 +287,64 @@ def test_a_key_has_so_many_requests_at_once_and_gets_its_place_back(
         assert ask(server, "a").status_code == 200, "neither an answer nor a refusal keeps a place"
 
 
+BESIDE = {
+    "/tokenize": ({"prompt": "a" + " a" * 29}, "count"),
+    "/detokenize": ({"tokens": [5] * 30}, "prompt"),
+    "/v1/embeddings": ({"input": [[5] * 30]}, "data"),
+}
+"""Routes without an answer of tokens: a body of theirs that takes 30, and what is in the reply."""
+
+
+@pytest.mark.parametrize("path", BESIDE)
+def test_what_generates_nothing_takes_of_a_key_too(tokenizer: Tokenizer, tmp_path: Path, path: str) -> None:
+    body, told = BESIDE[path]
+    entry = {"key": "a", "requests_per_minute": 4, "tokens_per_minute": 60}
+    with keyed(tokenizer, tmp_path / "keys", entry) as (server, _), server.client as client:
+
+        def post(**fields: Any) -> httpx.Response:
+            return client.post(path, json=body | {"model": "scripted"} | fields, headers={"Authorization": "Bearer a"})
+
+        replies = [post() for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200, 200, 429]
+        assert told in replies[0].json()
+        left = [int(reply.headers["x-ratelimit-remaining-tokens"]) for reply in replies]
+        assert left[0] >= 30
+        assert left[1] < 30
+        assert left[2] < 30, "half a minute has not gone by"
+        assert int(replies[0].headers["x-ratelimit-remaining-requests"]) == 3
+        assert replies[2].json()["error"]["type"] == "tokens"
+        assert int(replies[2].headers["retry-after"]) >= 1
+        assert post(nonsense=1).status_code == 400
+        assert ask(server, "a", prompt=[5] * 30, max_tokens=1).status_code == 429, "one account for all routes"
+        assert server.recorder.rejected.count(RejectReason.RATE_LIMITED) == 2
+
+
+def test_who_has_no_place_is_told_so_before_the_body_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """So nothing is parsed, tokenized or compiled for it; and its connection goes on behind that body."""
+    with keyed(tokenizer, tmp_path / "keys", {"key": "a", "requests_per_minute": 1}) as (server, _):
+        assert ask(server, "a").status_code == 200
+        for path in (COMPLETIONS, "/v1/chat/completions", "/v1/responses", *BESIDE):
+            head = HEAD.replace(COMPLETIONS.encode(), path.encode()) + b"Authorization: Bearer a\r\n"
+            with socket.create_connection(server.address, timeout=20) as connection:
+                connection.sendall(head + b"Content-Length: 2\r\n\r\n")
+                received = b""
+                while b"rate_limit_exceeded" not in received and (piece := connection.recv(65536)):
+                    received += piece
+                assert received.startswith(b"HTTP/1.1 429 "), (path, received)
+                assert b"x-ratelimit-remaining-requests: 0" in received
+                connection.sendall(b"{}GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200 "), path
+
+
+def test_looks_take_nothing_of_a_key(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    limits = {"key": "a", "requests_per_minute": 1, "max_concurrent_requests": 1}
+    with keyed(tokenizer, tmp_path / "keys", limits) as (server, _), server.client as client:
+        for path in ("/v1/models", "/v1/models/scripted", "/health") * 2:
+            reply = client.get(path, headers={"Authorization": "Bearer a"})
+            assert (reply.status_code, "x-ratelimit-limit-requests" in reply.headers) == (200, False)
+        assert ask(server, "a").status_code == 200
+
+
 def test_a_key_that_is_taken_away_is_refused_and_what_it_has_begun_ends(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     with keyed(tokenizer, path, {"key": "old"}) as (server, clock), server.client as client:

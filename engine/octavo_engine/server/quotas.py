@@ -1,7 +1,8 @@
 """What each key may take of this server: requests at once, requests a minute, tokens a minute.
 
-A request reserves the most that it may become, prompt and `max_tokens`, before the engine has heard of it, and gives
-back what it did not use when it is over. Accounts are of names, so that a key and the one that replaces it share one.
+A request takes its place before its body is read, so that nothing is done for one that cannot have it. It reserves the
+most tokens that it may become, prompt and `max_tokens`, before the engine has heard of it, and gives back what it did
+not use when it is over. Accounts are of names, so that a key and the one that replaces it share one.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NoReturn
 
 from octavo_engine.errors import RateLimited
 from octavo_engine.request import EventKind, RejectReason
@@ -40,10 +40,18 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a request has got; None where there is no limit to it."""
+    """What a request has got; None where there is no limit to it, and of tokens while it has not said how many."""
 
     requests: Reservation | None
-    tokens: Reservation | None
+    tokens: Reservation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What an HTTP request has used when it is over; 0 requests: nobody has begun it."""
+
+    requests: int = 0
+    tokens: int = 0
 
 
 class Account:
@@ -55,8 +63,8 @@ class Account:
         self.tokens = _bucket(limits.tokens_per_minute, now)
         self.running = 0
 
-    def shortage(self, tokens: int, now: float) -> Shortage | None:
-        """Why a request of at most so many tokens cannot be let in now, if it cannot."""
+    def no_place(self, now: float) -> Shortage | None:
+        """Why a request cannot be let in now, if it cannot."""
         limits = self.limits
         if limits.max_concurrent_requests is not None and self.running >= limits.max_concurrent_requests:
             words = f"{limits.max_concurrent_requests} requests of this key are waiting or running, as many as may"
@@ -64,26 +72,32 @@ class Account:
         if self.requests is not None and (seconds := self.requests.wait(1, now)):
             words = f"this key may begin {limits.requests_per_minute} requests a minute"
             return Shortage(kind=Kind.REQUESTS, seconds=seconds, words=words)
-        if self.tokens is not None and (seconds := self.tokens.wait(tokens, now)):
-            words = f"this key may use {limits.tokens_per_minute} tokens a minute, and this request up to {tokens}"
-            return Shortage(kind=Kind.TOKENS, seconds=seconds, words=words)
         return None
 
-    def enter(self, tokens: int, now: float) -> Grant:
-        """Let in a request for which there is no shortage."""
+    def enter(self, now: float) -> Grant:
+        """Let in a request for which there is a place."""
         self.running += 1
-        return Grant(
-            requests=None if self.requests is None else self.requests.take(1, now),
-            tokens=None if self.tokens is None else self.tokens.take(tokens, now),
-        )
+        return Grant(requests=None if self.requests is None else self.requests.take(1, now))
 
-    def leave(self, grant: Grant, *, requests: int, tokens: int, now: float) -> None:
-        """It is over, and has used so much; 0 requests: nobody has begun it."""
+    def too_many(self, tokens: int, now: float) -> Shortage | None:
+        """Why a request cannot have so many tokens now, if it cannot."""
+        if self.tokens is None or not (seconds := self.tokens.wait(tokens, now)):
+            return None
+        may = self.limits.tokens_per_minute
+        words = f"this key may use {may} tokens a minute, and this request up to {tokens}"
+        return Shortage(kind=Kind.TOKENS, seconds=seconds, words=words)
+
+    def give(self, grant: Grant, tokens: int, now: float) -> Grant:
+        """Let a request that is in have so many tokens, which are not too many."""
+        return grant if self.tokens is None else replace(grant, tokens=self.tokens.take(tokens, now))
+
+    def leave(self, grant: Grant, used: Use, now: float) -> None:
+        """It is over."""
         self.running -= 1
         if self.requests is not None and grant.requests is not None:
-            self.requests.settle(grant.requests, requests, now)
+            self.requests.settle(grant.requests, used.requests, now)
         if self.tokens is not None and grant.tokens is not None:
-            self.tokens.settle(grant.tokens, tokens, now)
+            self.tokens.settle(grant.tokens, used.tokens, now)
 
     def limit(self, limits: KeyLimits, now: float) -> None:
         """From now on its limits are these. A rate that was changed begins anew."""
@@ -129,30 +143,49 @@ class Visit:
         self._clock = clock
         self._asked = False
         self._grant: Grant | None = None
-        self._exchange: Exchange | None = None
+        self._used: Callable[[], Use] = Use  # asked when it is over
 
     @property
     def limited(self) -> bool:
         """True when its replies may have something to tell."""
         return self._account is not None
 
-    def reserve(self, exchange: Exchange) -> None:
-        """Take what the exchange's requests may use; raises RateLimited, and then has taken nothing."""
+    def begin(self) -> None:
+        """Take a place for it; raises RateLimited."""
         if self._account is None:
             return
-        now, tokens = self._clock(), most_tokens(exchange)
-        self._asked = True
-        if (shortage := self._account.shortage(tokens, now)) is not None:
-            self._refuse(exchange, shortage, now)
-        self._grant, self._exchange = self._account.enter(tokens, now), exchange
+        self._asked, now = True, self._clock()
+        if (shortage := self._account.no_place(now)) is not None:
+            raise self._limited_by(shortage)
+        self._grant = self._account.enter(now)
 
-    def _refuse(self, exchange: Exchange, shortage: Shortage, now: float) -> NoReturn:
+    def reserve(self, exchange: Exchange) -> None:
+        """Take the tokens that the exchange's requests may become; raises RateLimited, and then has taken none."""
+        if (shortage := self._take(most_tokens(exchange))) is not None:
+            for request in exchange.requests:
+                request.note(self._clock(), EventKind.REJECTED, RejectReason.RATE_LIMITED)
+            raise self._limited_by(shortage)
+        self._used = lambda: used_by(exchange)
+
+    def spend(self, tokens: int) -> None:
+        """Take tokens that are used here and now, by no request; raises RateLimited, and then has taken none."""
+        if (shortage := self._take(tokens)) is not None:
+            raise self._limited_by(shortage)
+        self._used = lambda: Use(requests=1, tokens=tokens)
+
+    def _take(self, tokens: int) -> Shortage | None:
+        if self._account is None or self._grant is None:
+            return None
+        now = self._clock()
+        if (shortage := self._account.too_many(tokens, now)) is None:
+            self._grant = self._account.give(self._grant, tokens, now)
+        return shortage
+
+    def _limited_by(self, shortage: Shortage) -> RateLimited:
         self._on_reject(RejectReason.RATE_LIMITED)
-        for request in exchange.requests:
-            request.note(now, EventKind.REJECTED, RejectReason.RATE_LIMITED)
         seconds = max(1, math.ceil(shortage.seconds))
         message = f"{shortage.words}; try again in {seconds} s"
-        raise RateLimited(message, kind=shortage.kind, reason=RejectReason.RATE_LIMITED, retry_after=seconds)
+        return RateLimited(message, kind=shortage.kind, reason=RejectReason.RATE_LIMITED, retry_after=seconds)
 
     def headers(self) -> dict[str, str]:
         """What its reply tells of what is left."""
@@ -160,19 +193,23 @@ class Visit:
 
     def end(self) -> None:
         """The reply has ended, in whatever way: give back what was not used."""
-        if self._account is None or self._grant is None or self._exchange is None:
+        if self._account is None or self._grant is None:
             return
         grant, self._grant = self._grant, None
-        exchange = self._exchange
-        refused = exchange.requests[0].events[-1].what is EventKind.REJECTED  # by the engine's queue
-        begun = exchange.queue_seconds is not None  # what only waited has computed nothing
-        tokens = exchange.prompt_tokens + exchange.output_tokens if begun else 0
-        self._account.leave(grant, requests=0 if refused else 1, tokens=tokens, now=self._clock())
+        self._account.leave(grant, self._used(), self._clock())
 
 
 def most_tokens(exchange: Exchange) -> int:
     """What its requests may become: a prompt counts once, however many answers it gets."""
     return exchange.prompt_tokens + sum(request.params.max_tokens for request in exchange.requests)
+
+
+def used_by(exchange: Exchange) -> Use:
+    """What its requests have used: nothing if the engine's queue refused them, no tokens if they only waited there."""
+    if exchange.requests[0].events[-1].what is EventKind.REJECTED:
+        return Use()
+    begun = exchange.queue_seconds is not None
+    return Use(requests=1, tokens=exchange.prompt_tokens + exchange.output_tokens if begun else 0)
 
 
 class Quotas:

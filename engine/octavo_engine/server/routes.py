@@ -150,12 +150,14 @@ class Routes:
         """Token ids of a prompt or a conversation."""
         posted = await self._read(request, TokenizeBody)
         ids = await posted.work(lambda: self._token_ids(posted.body))
+        request.state.visit.spend(len(ids))
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._context.limits.max_model_len})
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
         posted = await self._read(request, DetokenizeBody)
         check_ids(posted.body.tokens, "tokens", self._context.limits)
+        request.state.visit.spend(len(posted.body.tokens))
         tokenizer, ids = self._context.tokenizer, posted.body.tokens
         return JSONResponse({"prompt": await posted.work(lambda: tokenizer.decode(ids, skip_special_tokens=False))})
 
@@ -167,6 +169,7 @@ class Routes:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     async def _read(self, request: Request, schema: type[B]) -> Posted[B]:
+        request.state.visit.begin()  # before any work is done for it
         raw = await read_json(request, self._context.max_body_bytes, self._context.body_seconds)
         body = await asyncio.to_thread(parse_body, schema, raw.value) if raw.long else parse_body(schema, raw.value)
         name = getattr(body, "model", None)

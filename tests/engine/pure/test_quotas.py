@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given
@@ -28,8 +29,27 @@ class World:
     def come(self, key: Key | None, *, prompt: int = 10, most: int = 10, copies: int = 1) -> tuple[Visit, Exchange]:
         """A request that was let in; raises RateLimited."""
         visit, exchange = self.quotas.visit(key), exchange_of(prompt, most, copies)
-        visit.reserve(exchange)
+        with self.left_if_refused(visit):
+            visit.begin()
+            visit.reserve(exchange)
         return visit, exchange
+
+    def spend(self, key: Key | None, tokens: int) -> Visit:
+        """One whose tokens no request computes, as /tokenize's; it has not ended. Raises RateLimited."""
+        visit = self.quotas.visit(key)
+        with self.left_if_refused(visit):
+            visit.begin()
+            visit.spend(tokens)
+        return visit
+
+    @staticmethod
+    @contextmanager
+    def left_if_refused(visit: Visit) -> Iterator[None]:
+        try:
+            yield
+        except RateLimited:
+            visit.end()
+            raise
 
 
 def exchange_of(prompt: int, most: int, copies: int) -> Exchange:
@@ -132,14 +152,63 @@ def test_a_refused_request_has_taken_nothing_and_is_told_in_openais_form(world: 
 
 
 def test_its_requests_say_why_they_were_refused(world: World) -> None:
-    team = key(requests_per_minute=1)
+    team = key(tokens_per_minute=1)
     world.come(team)
     visit, exchange = world.quotas.visit(team), exchange_of(1, 1, 3)
+    visit.begin()
     with pytest.raises(RateLimited):
         visit.reserve(exchange)
     assert [request.events[-1].why for request in exchange.requests] == [RejectReason.RATE_LIMITED] * 3
+    assert visit.headers()["x-ratelimit-remaining-tokens"] == "0"
+    visit.end()
+
+
+def test_nothing_is_done_for_one_that_has_no_place(world: World) -> None:
+    """It is refused before anybody knows what it asks for."""
+    team = key(requests_per_minute=1)
+    world.come(team)
+    visit = world.quotas.visit(team)
+    with pytest.raises(RateLimited, match="may begin 1 requests a minute"):
+        visit.begin()
     assert visit.headers()["x-ratelimit-remaining-requests"] == "0"
     visit.end()
+    assert world.rejected == [RejectReason.RATE_LIMITED]
+
+
+def test_one_that_is_wrong_has_its_place_until_it_is_told_so_and_gives_it_back(world: World) -> None:
+    team = key(max_concurrent_requests=1, requests_per_minute=2)
+    visit = world.quotas.visit(team)
+    visit.begin()
+    with pytest.raises(RateLimited, match="1 requests of this key"):
+        world.come(team)
+    visit.end()
+    for _ in range(2):
+        passed, exchange = world.come(team)
+        say(exchange, 1)
+        passed.end()
+
+
+def test_tokens_that_no_request_computes_are_spent_like_others(world: World) -> None:
+    team = key(max_concurrent_requests=1, requests_per_minute=3, tokens_per_minute=100)
+    visit = world.spend(team, 60)
+    assert visit.headers()["x-ratelimit-remaining-tokens"] == "40"
+    assert visit.headers()["x-ratelimit-remaining-requests"] == "2"
+    with pytest.raises(RateLimited, match="1 requests of this key"):
+        world.spend(team, 1)
+    visit.end()
+    with pytest.raises(RateLimited, match="100 tokens a minute, and this request up to 41") as refused:
+        world.spend(team, 41)
+    assert refused.value.kind == "tokens"
+    world.spend(team, 40).end()
+    assert world.quotas.visit(team).headers() == {}
+    later = world.spend(team, 0)
+    assert (later.headers()["x-ratelimit-remaining-tokens"], later.headers()["x-ratelimit-remaining-requests"]) == (
+        "0",
+        "0",
+    )
+    later.end()
+    with pytest.raises(RateLimited, match="3 requests a minute"):
+        world.spend(team, 0)
 
 
 def test_keys_of_one_name_share_an_account_and_others_do_not(world: World) -> None:
