@@ -10,6 +10,7 @@ import pytest
 
 from octavo_engine.server.admission import OPEN_PATHS
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.framing import MAX_HEAD_BYTES
 from octavo_engine.server.routes import build_routes
 from octavo_engine.tokenizer import load_tokenizer
 from scripted_server import ScriptedServer, exchange, scripted_server
@@ -72,11 +73,45 @@ def test_a_key_in_the_query_is_no_key(server: ScriptedServer) -> None:
         assert client.get("/v1/models?api_key=first-key").status_code == 401
 
 
-@pytest.mark.parametrize("host", [b"x/health", b"x?/health", b"@health", b"", b"a\r\nHost: b"])
-@pytest.mark.parametrize("target", [b"/v1/models", b"http://x/v1/models", b"/v1/models?/health", b"/v1/models#/health"])
-def test_the_verdict_depends_on_the_path_alone(server: ScriptedServer, host: bytes, target: bytes) -> None:
-    reply = exchange(server, b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
-    assert reply.startswith((b"HTTP/1.1 400", b"HTTP/1.1 401"))
+HOSTS = [b"x", b"x/health", b"x?/health", b"x#/health", b"@health", b"user@x", b"", b"a\r\nHost: b"]
+UNKNOWN_TARGETS = [
+    *(b"health", b"*", b"/", b"//health", b"/health.", b"/health/", b"/HEALTH", b"/health%00", b"/health%2f"),
+    *(b"http://x/health", b"http://health", b"/v1/models/../../health", b"/v1/models?/health", b"/v1/models#/health"),
+    *(b"/v1//models", b"/V1/models", b"/v1/models/", b"/v1/models%3f", b"//v1/models", b"http://x/v1/models"),
+]
+"""None of them is the open route, whatever they look like to others."""
+
+
+def status(server: ScriptedServer, target: bytes, host: bytes, key: bytes = b"") -> int:
+    authorization = b"Authorization: Bearer " + key + b"\r\n" if key else b""
+    head = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n" + authorization
+    return int(exchange(server, head + b"Connection: close\r\n\r\n").split()[1])
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_verdict_depends_on_the_path_alone(server: ScriptedServer, host: bytes) -> None:
+    """Of every route, and of what only looks like one; two hosts are no HTTP."""
+    malformed = b"Host:" in host
+    routes = {getattr(route, "path", "").encode() for route in build_routes(server.context).routes}
+    assert len(routes) == 9
+    for target in (*(routes - {path.encode() for path in OPEN_PATHS}), *UNKNOWN_TARGETS):
+        assert status(server, target, host) == (400 if malformed else 401), target
+        passed = status(server, target, host, b"first-key")
+        assert passed == 400 if malformed else passed in (200, 404, 405), target
+    for target in (b"/health", b"/%68ealth", b"/health?x=/v1/models"):
+        assert status(server, target, host) == (400 if malformed else 200), target
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [b"Authorization: Bearer " + b"k" * (1 << 20), b"X: " + b"a" * (1 << 24), b"X-1: a\r\n" * 5_000, b"X" * (1 << 20)],
+    ids=["a key of 1 MiB", "a header of 16 MiB", "5,000 headers", "a name of 1 MiB"],
+)
+def test_a_head_is_refused_at_the_byte_that_is_too_many(server: ScriptedServer, unfinished: bytes) -> None:
+    head = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + unfinished
+    reply = exchange(server, head[: MAX_HEAD_BYTES + 1])  # which returns when the server has closed
+    assert reply.startswith(b"HTTP/1.1 431 ")
+    assert b'"head_too_long"' in reply
 
 
 def test_callers_have_namespaces_of_their_own(server: ScriptedServer) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from authority import Authority
 from octavo_engine.server.certificates import CertificateFiles, Certificates
 from octavo_engine.server.framing import MAX_HEAD_BYTES, FrugalConnection
 from octavo_engine.server.listeners import Listener, api_listener, bind
+from patience import PATIENCE_SECONDS
 
-PATIENCE = 20.0
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 NEXT = b"GET /next HTTP/1.1\r\n"
@@ -178,7 +179,7 @@ def is_refused_and_closed(reply: bytes) -> bool:
 @pytest.mark.parametrize("before", [0, 2], ids=["first", "third"])
 async def test_a_wrong_end_is_refused_at_once_and_the_connection_closed(folder: Path | None, before: int):
     """Pipelined behind good requests, all in one packet; and again when it comes byte by byte on a kept connection."""
-    async with serving(folder) as served, asyncio.timeout(PATIENCE):
+    async with serving(folder) as served, asyncio.timeout(PATIENCE_SECONDS):
         good = GET + b"\r\n"
         for name, (shown, rest) in WRONG.items():
             served.whole.clear()
@@ -198,9 +199,42 @@ async def test_a_body_may_hold_any_byte_and_the_next_request_is_read(folder: Pat
     body = b"\n\n\r\r\n\r\n\n"
     measured = b"POST /measured HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     chunked = POST.replace(b"/ ", b"/chunked ") + b"%x;a=b\r\n%b\r\n0\r\nX: a\r\n\r\n" % (len(body), body)
-    async with serving(folder) as served, asyncio.timeout(PATIENCE):
+    async with serving(folder) as served, asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await served.connect()
         writer.write((measured + chunked) * 2 + GET + b"Connection: close\r\n\r\n")
         assert (await reader.read(-1)).count(b"well") == 5
         writer.close()
     assert served.whole == ["/measured", "/chunked"] * 2 + ["/"]
+
+
+MIB = 1 << 20
+CROWD, HEADER = 32, 16 * MIB
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def test_heads_without_an_end_are_not_kept():
+    """Half a gigabyte in all, 16 MiB each, at once: the server holds some KiB of each, and not for long."""
+    piece = b"a" * 65_536
+
+    async def send(served: Served) -> int:
+        reader, writer = await served.connect()
+        sent = 0
+        with suppress(ConnectionError):
+            writer.write(GET + b"X: ")
+            while sent < HEADER:
+                writer.write(piece)
+                sent += len(piece)
+                await writer.drain()
+            await reader.read(-1)
+        writer.transport.abort()
+        return sent
+
+    async with serving(None) as served, asyncio.timeout(PATIENCE_SECONDS):
+        before = resident_bytes()
+        sent = await asyncio.gather(*(send(served) for _ in range(CROWD)))
+        assert resident_bytes() - before < 32 * MIB
+    assert max(sent) < HEADER, "it was cut off on the way"
+    assert not served.whole

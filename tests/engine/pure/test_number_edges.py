@@ -120,8 +120,47 @@ def test_bounds_belong_to_it_and_what_is_next_does_not(number: Number) -> None:
     assert set(number.schema) & {"maximum", "exclusiveMaximum"}, "a number without a bound"
     for sent in number.inside():
         refused = refusal(number, sent)
-        assert refused is None or refused.param is None, f"{sent}: {refused}"
+        assert refused is None or not refused.message.startswith(f"{number.field}: "), f"{sent}: {refused}"
     for sent in number.outside():
         refused = refusal(number, sent)
         assert refused is not None, sent
         assert (refused.param or "").startswith(number.field), sent
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_a_negative_zero_is_zero_or_no_whole_number(number: Number) -> None:
+    zero, negative = refusal(number, "0.0"), refusal(number, "-0.0")
+    assert (zero is None) == (negative is None)
+    assert not number.is_whole or negative is not None
+
+
+MANY = 150_000
+LONG_LISTS = {
+    ("/v1/completions", "prompt"): '["a"], ',
+    ("/v1/completions", "stop"): "1, ",
+    ("/v1/completions", "stop_token_ids"): '"a", ',
+    ("/v1/chat/completions", "messages"): "7, ",
+    ("/v1/chat/completions", "tools"): "{}, ",
+    ("/v1/embeddings", "input"): '["a"], ',
+    ("/v1/responses", "input"): "7, ",
+    ("/detokenize", "tokens"): '"a", ',
+}
+"""A wrong item of each list, which is to be refused without looking at all of them."""
+
+
+@pytest.mark.parametrize("path_and_field", LONG_LISTS, ids=" ".join)
+def test_a_long_list_of_wrong_items_is_refused_in_few_words(path_and_field: tuple[str, str]) -> None:
+    path, field = path_and_field
+    item = LONG_LISTS[path_and_field]
+    needed = "messages" if "chat" in path else "prompt" if "completions" in path else field
+    body: dict[str, Any] = {"model": "m"} | ({} if needed == field else SMALLEST[needed])
+    if path == "/detokenize":
+        del body["model"]
+    rest = json.dumps(body)[1:-1]
+    sent = f'{{{rest + ", " if rest else ""}"{field}": [{item * MANY}{item[:-2]}]}}'.encode()
+    with pytest.raises((Refusal, RequestError)) as caught:
+        parse_body(POSTS[path][0], parse_object(sent))
+    refused = caught.value if isinstance(caught.value, Refusal) else refusal_of(caught.value)
+    assert refused.status == 400
+    assert (refused.param or "").startswith(field)
+    assert len(json.dumps(refused.body)) < LONGEST_REPLY
