@@ -39,10 +39,8 @@ _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 _PURE = ("tests/engine/pure", "tests/operator", "tests/contract", "tests/hack")
 _TORCH = ("tests/clients", "tests/engine", "tests/gpu", "--ignore", "tests/engine/pure")
 
-_DOWN, _PRESSURE = (
-    ("hack/cluster", "down"),
-    ("hack/cluster", "pressure"),
-)  # the first says by itself if the disk was full
+_DOWN = ("hack/cluster", "down")  # which says by itself if the disk was full
+_PRESSURE = ("hack/cluster", "pressure")
 
 _ALL = (
     Stage("node", ("hack/cluster", "up", "--tests"), tests=False, undo=_DOWN, look=_PRESSURE),
