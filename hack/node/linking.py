@@ -38,8 +38,18 @@ def link(settings: Settings, reference: str, image: Built) -> None:
 def _link(settings: Settings, layer: Layer) -> None:
     target = runtime.prepare_snapshot(settings, _UNFINISHED, layer.parent)
     # With owners, times and attributes, an overlay's own among them; the folder's own, too, hence the dot.
-    run(["cp", "--archive", _way(layer.folder, target), f"{layer.folder}/.", target], timeout=_LINK_TIMEOUT)
+    copy = ("cp", "--archive", _way(layer.folder, target), f"{layer.folder}/.", target)
+    run([*_apart(layer.folder.parents[1]), *copy], timeout=_LINK_TIMEOUT)
     runtime.commit_snapshot(settings, _UNFINISHED, layer.chain)
+
+
+def _apart(overlay: Path) -> list[str]:
+    """What a command is begun with that shall not meet a mount on the builder's folder of layers.
+
+    Buildah mounts that folder on itself whenever it is asked something, and no file has names on both sides of a mount.
+    """
+    unmount = 'while umount --lazy "$0" 2>/dev/null; do :; done; exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", unmount, str(overlay)]
 
 
 def _way(source: Path, target: Path) -> str:

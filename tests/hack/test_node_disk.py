@@ -85,6 +85,7 @@ class Node:
         monkeypatch.setattr(runtime, "remove_snapshot", lambda _, name: self.there.remove(name))
         monkeypatch.setattr(runtime, "release_snapshot", lambda _, chain: self.held.discard(chain))
         monkeypatch.setattr(runtime, "import_documents", self.name)
+        monkeypatch.setattr(linking, "_apart", lambda _: [])  # it takes root, as the node does
 
     def prepare(self, _: Settings, name: str, parent: str) -> Path:
         assert name not in self.there
