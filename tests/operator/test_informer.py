@@ -7,6 +7,7 @@ import pytest
 
 from octavo_operator import informer
 from octavo_operator.informer import Informer
+from patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ async def lived(watch, until, begun=lambda: None, act=lambda made: None):
     made._pause = informer.FIRST_PAUSE
     running = asyncio.create_task(made.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not until.is_set():
                 act(made)
                 await asyncio.sleep(0.01)
@@ -102,7 +103,7 @@ async def test_pauses_grow_after_failures_and_not_after_a_wish(caplog):
     pauses = []
     made._pause = informer.FIRST_PAUSE
     running = asyncio.create_task(made.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not done.is_set():
             pauses.append(made._pause)
             await asyncio.sleep(0.002)

@@ -19,6 +19,7 @@ from octavo_operator.metrics import Metrics
 from octavo_operator.names import Key
 from octavo_operator.store import Store
 from octavo_operator.watched import WATCHED
+from patience import PATIENCE_SECONDS
 
 KEY = Key("team", "assistant")
 
@@ -148,7 +149,7 @@ async def test_when_watching_begins_anew_nothing_is_known_until_everything_is_li
     made._api.fill = lambda: fills.put(made._resync.is_set())
     made._api.service_keys = lambda: asyncio.sleep(0, set())
     task = asyncio.create_task(made.resync())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await fills.get() is False
         made._watching()
         assert await fills.get() is False

@@ -6,12 +6,13 @@ import pytest
 
 from octavo_operator import work_queue
 from octavo_operator.work_queue import LONGEST_DELAY, WorkQueue
+from patience import PATIENCE_SECONDS
 
 
 async def drained(queue, work, *, workers=2, until):
     tasks = [asyncio.create_task(queue.run_worker(work)) for _ in range(workers)]
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await until.wait()
     finally:
         for task in tasks:

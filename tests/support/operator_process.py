@@ -65,7 +65,7 @@ class OperatorProcess:
             "namespaces": ",".join(self._namespaces),
             "lease_namespace": self._namespaces[0],
             "lease_name": RELEASE,
-            "lease_seconds": 3,
+            "lease_seconds": 15,  # nobody starts it again where it could not renew a shorter one on a busy machine
             "identity": identity,
             "health_host": "127.0.0.1",
             "health_port": self.port,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from octavo_engine.async_engine import AsyncEngine, Stream
+from patience import PATIENCE_SECONDS
 from scheduling_helpers import request
 from scripted_engine import Scripted
 
@@ -22,7 +23,7 @@ async def started(parts: Scripted) -> AsyncIterator[AsyncEngine]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await asyncio.sleep(0.001)
 

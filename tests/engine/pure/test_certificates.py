@@ -23,9 +23,9 @@ from octavo_engine.server.certificates import CertificateFiles, Certificates
 from octavo_engine.server.deadlines import Deadlines
 from octavo_engine.server.door import open_door
 from octavo_engine.server.listeners import Listener, api_listener, bind
+from patience import PATIENCE_SECONDS
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-PATIENCE = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def common_name(writer: asyncio.StreamWriter) -> str:
 
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     writer.write(GET)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return (await reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
 
 
@@ -103,7 +103,7 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on(
         reader, writer = await served.connect()
         assert await asked(reader, writer)
         secret.turn_to(made / "second")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not told:
                 await asyncio.sleep(0.01)
         assert await served.name() == "second"
@@ -163,7 +163,7 @@ async def test_versions_before_1_2_plain_http_and_half_a_handshake_get_nothing(m
         for sent in (GET, b"\x16\x03\x01"):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
             writer.write(sent)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 with suppress(ConnectionError):
                     assert b"HTTP" not in await reader.read(-1)
             writer.close()

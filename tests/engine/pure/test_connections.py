@@ -93,7 +93,7 @@ async def test_a_reader_that_is_late_gets_everything_and_the_sender_waits_for_it
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         before = -1
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while sent != before or not sent:  # until the buffers between us are full
                 before = sent
                 await asyncio.sleep(0.05)
@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_does_not_break_who_sends():
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await asyncio.sleep(0)
         writer.transport.abort()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await ended.wait()
 
 
