@@ -24,6 +24,9 @@ from octavo_engine.errors import (
     ModelSourceUnreachable,
     ModelUnsupported,
 )
+from octavo_engine.model.huggingface.pooling_config import FILE as POOLING
+from octavo_engine.model.huggingface.pooling_config import read_pooling
+from octavo_engine.request import Pooling
 from tiny_files import FETCHED, checkpoint, gguf, sharded
 
 COMMIT, OLD = "a" * 40, "b" * 40
@@ -324,3 +327,56 @@ def test_what_opens_no_door_is_named(tmp_path, settings, words):
         fetch("hf://org/tiny", tmp_path, **settings)
     with pytest.raises(InvalidConfiguration, match="--credentials-directory"):
         fetch("s3://bucket/x", tmp_path, credentials_directory="/nonexistent")
+
+
+# -- what lies in a folder of its own ----------------------------------------------------------------------------------
+
+MEAN = {POOLING: b'{"pooling_mode_mean_tokens": true}'}
+BESIDE = {"1_Pooling/pytorch_model.bin": b"x", "2_Dense/config.json": b"x", "onnx/config.json": b"x"}
+EMBEDDER = checkpoint() | MEAN | BESIDE
+
+
+@contextmanager
+def source_of(kind: str, files: dict[str, bytes], commit: str = COMMIT) -> Iterator[dict[str, Any]]:
+    """A place of that kind with these files, as `fetch` is told of it."""
+    places: dict[str, tuple[Any, str]] = {
+        "hub": (HubFiles({commit: files}, {"main": commit}), "hf://org/tiny"),
+        "bucket": (BucketFiles({f"a/b/{name}": content for name, content in files.items()}), "s3://models/a/b"),
+        "whole bucket": (BucketFiles(files), "s3://models"),
+        "google": (BucketFiles({f"a/{name}": content for name, content in files.items()}), "gs://models/a"),
+        "web": (WebFiles(files), "{url}/models/tiny"),
+        "registry": (RegistryFiles(files), "oci://{host}/org/tiny:v1"),
+    }
+    place, source = places[kind]
+    with running(place) as server:
+        address = source.format(url=server.url, host=server.url.removeprefix("http://"))
+        yield {"source": address} | ({} if kind in ("web", "registry") else {"endpoint": server.url})
+
+
+@pytest.mark.parametrize("kind", ["hub", "bucket", "whole bucket", "google", "web", "registry"])
+def test_what_embeddings_are_made_of_comes_along_whatever_the_source(tmp_path, kind):
+    with source_of(kind, EMBEDDER) as place:
+        fetch(destination=tmp_path, **place)
+        assert held(tmp_path) == wanted(EMBEDDER) | MEAN
+        assert read_pooling(str(tmp_path)) is Pooling.MEAN
+        assert POOLING in {entry["name"] for entry in manifest(tmp_path)["files"]}
+        before = (tmp_path / POOLING).stat().st_mtime_ns
+        fetch(destination=tmp_path, **place)
+        assert (tmp_path / POOLING).stat().st_mtime_ns == before
+    with source_of(kind, checkpoint(seed=3), OLD) as place:
+        fetch(destination=tmp_path, **place)
+        assert held(tmp_path) == wanted(checkpoint(seed=3)), "of the other model nothing is left"
+
+
+@pytest.mark.parametrize("how", ["a link", "a file"])
+def test_a_folder_that_leads_elsewhere_is_not_written_to(tmp_path, how):
+    place, outside = tmp_path / "d", tmp_path / "outside"
+    place.mkdir()
+    outside.mkdir()
+    if how == "a link":
+        (place / "1_Pooling").symlink_to(outside)
+    else:
+        (place / "1_Pooling").write_text("not ours")
+    with hub(EMBEDDER) as (_, server), pytest.raises(InvalidConfiguration, match="1_Pooling in it is not ours"):
+        fetch("hf://org/tiny", place, endpoint=server.url)
+    assert not list(outside.iterdir())

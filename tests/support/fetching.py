@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.fetch import command, directory, retry, transfer
+from octavo_engine.fetch.directory import STATE
 from octavo_engine.fetch.settings import FetchConfig
 
 SPAN, RECORD = 64 * 1024, 16 * 1024
@@ -50,7 +51,8 @@ def start(source: str, destination: Path, *flags: str) -> subprocess.Popen[str]:
 
 def held(destination: Path) -> dict[str, bytes]:
     """The files of a directory, without what is known about them."""
-    return {entry.name: entry.read_bytes() for entry in destination.iterdir() if entry.is_file()}
+    files = {str(entry.relative_to(destination)): entry for entry in destination.rglob("*") if entry.is_file()}
+    return {name: entry.read_bytes() for name, entry in files.items() if STATE not in entry.parts}
 
 
 def leftovers(destination: Path) -> list[str]:

@@ -133,6 +133,11 @@ class BucketFiles:
             for key, content in sorted(self.files.items())
             if key.startswith(prefix) and "/" not in key[len(prefix) :]
         )
+        below = {key[len(prefix) :].partition("/") for key in self.files if key.startswith(prefix)}
+        rows += "".join(
+            f"<CommonPrefixes><Prefix>{escape(prefix + folder)}/</Prefix></CommonPrefixes>"
+            for folder in sorted({first for first, slash, _ in below if slash})
+        )
         text = f"<ListBucketResult><Name>{self.bucket}</Name><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
         return Reply(text.encode(), headers={"Content-Type": "application/xml"})
 

@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from octavo_engine.errors import DiskFull, InvalidConfiguration
 from octavo_engine.fetch.part import PartFile
 from octavo_engine.fetch.remote import RemoteFile
+from octavo_engine.fetch.selection import NESTED
 
 log = logging.getLogger(__name__)
 
@@ -134,9 +135,10 @@ class Directory:
 
     def put(self, file: RemoteFile, part: PartFile, how: str) -> None:
         """A part was verified: it becomes the file. Recorded first, so that a kill in between loses nothing."""
+        place = self._place(file.name)
         self._write(self._state / f"{file.identity}.done", how)
-        part.move_to(self.path / file.name)
-        _sync(self.path)
+        part.move_to(place)
+        _sync(place.parent)
 
     def check_room(self, files: Iterable[RemoteFile]) -> None:
         """Raise DiskFull unless what is still to come fits."""
@@ -156,12 +158,28 @@ class Directory:
         except OSError:
             return 0
 
+    def _place(self, name: str) -> Path:
+        """Where a file goes; its folder is made. Raises InvalidConfiguration where that would lead anywhere else."""
+        place = self.path / name
+        if place.parent != self.path:
+            with suppress(FileExistsError):  # as a file: the next line sees it
+                place.parent.mkdir(exist_ok=True)
+            if place.parent.is_symlink() or not place.parent.is_dir():
+                raise InvalidConfiguration(f"--destination cannot be written: {place.parent.name} in it is not ours")
+            _sync(self.path)
+        return place
+
     def _is_in_place(self, name: str, size: int) -> bool:
         place = self.path / name
-        if place.name != name:
+        if place.name != name and name not in NESTED:
             return False  # not one of ours
         try:
-            return not place.is_symlink() and place.is_file() and place.stat().st_size == size
+            return (
+                not place.is_symlink()
+                and not (name in NESTED and place.parent.is_symlink())
+                and place.is_file()
+                and place.stat().st_size == size
+            )
         except OSError:
             return False
 

@@ -24,7 +24,7 @@ class Digest:
 class RemoteFile:
     """A file of a source. Two with equal `identity` have equal content, as far as the source can tell."""
 
-    name: str  # as it is written locally: a plain file name
+    name: str  # as it is written locally: a plain file name, or one of `selection.NESTED`
     size: int  # bytes
     locator: str = field(repr=False)  # for the source alone: a URL, a key, a digest
     etag: str | None = None  # strong: it changes with the content

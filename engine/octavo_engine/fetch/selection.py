@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 
 from octavo_engine.errors import CheckpointInvalid, InvalidConfiguration, ModelNotFound, ModelUnsupported
 from octavo_engine.model.huggingface.checkpoint_files import INDEX, SINGLE, check_index
+from octavo_engine.model.huggingface.pooling_config import FILE as POOLING
 
 CONFIGS = (
     "config.json",
@@ -25,7 +26,10 @@ CONFIGS = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    POOLING,
 )
+NESTED = frozenset({POOLING})
+"""All else lies directly in the model's directory; only these have a folder there, at a source as here."""
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -98,7 +102,15 @@ def _whole(gguf: str) -> str:
     return gguf
 
 
+def local_name(path: str) -> str:
+    """What a file is called here that lies at `path` below the model's directory at a source."""
+    return path if path in NESTED else path.rpartition("/")[2]
+
+
 def check_name(name: str) -> None:
-    """Raise CheckpointInvalid unless `name` is a plain file name that stays in the directory it is written to."""
+    """Raise CheckpointInvalid unless `name` is a plain file name, which stays in the directory it is written to, or one
+    of NESTED."""
+    if name in NESTED:
+        return
     if not name or name.startswith(".") or len(name.encode()) > 200 or not name.isprintable() or set(name) & set("/\\"):
         raise CheckpointInvalid(f"the source names a file {name[:80]!r}, which is no plain file name")

@@ -7,7 +7,6 @@ verifying and progress are the same everywhere. A commit never changes, so a fil
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 import httpx2
 from huggingface_hub import HfApi, close_session, hf_hub_url
@@ -21,6 +20,7 @@ from octavo_engine.fetch.credentials import TOKEN_REMEDY, read_token
 from octavo_engine.fetch.http import READ_SECONDS, Http, failure, translated
 from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import Broken, Digest, Listing, RemoteFile
+from octavo_engine.fetch.selection import NESTED, local_name
 
 DEFAULT_REVISION = "main"
 
@@ -38,12 +38,12 @@ class Hub:
         self._http = Http(remedy=TOKEN_REMEDY, headers=headers)
 
     def list(self) -> Listing:
-        """The files of the repository's root, and the named one, at the commit the revision means now."""
+        """The named file, or those of the repository's root and NESTED, at the commit the revision means now."""
         info = self._info()
         if not info.sha:
             raise Broken("the hub names no commit")
         wanted = {entry.rfilename: entry for entry in info.siblings or () if self._is_wanted(entry.rfilename)}
-        return Listing({_local(path): self._file(entry, info.sha) for path, entry in wanted.items()}, info.sha)
+        return Listing({local_name(path): self._file(entry, info.sha) for path, entry in wanted.items()}, info.sha)
 
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         """A range of a file, from the hub or wherever it redirects to."""
@@ -55,7 +55,7 @@ class Hub:
         close_session()  # the library's own, which it would keep
 
     def _is_wanted(self, path: str) -> bool:
-        return path == self._named if self._named else "/" not in path
+        return path == self._named if self._named else "/" not in path or path in NESTED
 
     def _info(self) -> ModelInfo:
         try:
@@ -82,7 +82,7 @@ class Hub:
         return failure(response.status_code, what, remedy=TOKEN_REMEDY, headers=response.headers)
 
     def _file(self, entry: RepoSibling, commit: str) -> RemoteFile:
-        name = _local(entry.rfilename)
+        name = local_name(entry.rfilename)
         url = hf_hub_url(self._repo, entry.rfilename, revision=commit, endpoint=self._endpoint)
         if entry.size is not None:
             return RemoteFile(name, entry.size, url, stamp=commit, digest=_digest(entry))
@@ -90,10 +90,6 @@ class Hub:
         if facts.size is None:
             raise Broken(f"the hub does not tell the size of {name}")
         return RemoteFile(name, facts.size, url, stamp=commit, digest=facts.digest, ranged=facts.ranged)
-
-
-def _local(path: str) -> str:
-    return PurePosixPath(path).name
 
 
 def _digest(entry: RepoSibling) -> Digest | None:

@@ -22,6 +22,7 @@ from octavo_engine.fetch.credentials import CREDENTIALS_REMEDY, read_variables
 from octavo_engine.fetch.http import CONNECT_SECONDS, READ_SECONDS, failure
 from octavo_engine.fetch.location import Location
 from octavo_engine.fetch.remote import Broken, Changed, Digest, Listing, RemoteFile
+from octavo_engine.fetch.selection import NESTED, local_name
 
 S3_IDENTITIES = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
                  "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")  # fmt: skip
@@ -36,7 +37,7 @@ STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 
 
 class ObjectStore:
-    """The objects directly below a prefix."""
+    """The objects directly below a prefix, and those that have a folder there."""
 
     def __init__(self, location: Location, endpoint: str | None, credentials_directory: str | None) -> None:
         self._prefix, self._named, self._label = location.path, location.file, location.label
@@ -54,11 +55,20 @@ class ObjectStore:
         with self._translated(self._label):
             if self._named is not None:
                 return Listing({self._named: self._file(obstore.head(self._store, self._key(self._named)))})
-            found = obstore.list_with_delimiter(self._store, self._prefix or None)
-        files = [self._file(meta) for meta in found["objects"] if not meta["path"].endswith("/")]
+            files = list(self._below(self._prefix))
         if not files:
             raise ModelNotFound(f"{self._label}: there is no object below this prefix")
         return Listing({file.name: file for file in files})
+
+    def _below(self, prefix: str) -> Iterator[RemoteFile]:
+        """What lies directly there, and of the folders in which a model may have files, those files."""
+        found = obstore.list_with_delimiter(self._store, prefix or None)
+        yield from (self._file(meta) for meta in found["objects"] if not meta["path"].endswith("/"))
+        there = {folder.rstrip("/") for folder in found["common_prefixes"]}
+        for folder in sorted({name.rpartition("/")[0] for name in NESTED}):
+            if self._key(folder) in there:
+                inside = obstore.list_with_delimiter(self._store, self._key(folder))["objects"]
+                yield from (self._file(meta) for meta in inside if self._name(meta["path"]) in NESTED)
 
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         """A range of an object, if it is still the one that was listed."""
@@ -76,11 +86,15 @@ class ObjectStore:
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
 
+    def _name(self, key: str) -> str:
+        return key.removeprefix(f"{self._prefix}/") if self._prefix else key
+
     def _file(self, meta: Mapping[str, Any]) -> RemoteFile:
         etag = meta["e_tag"]
         found = MD5.fullmatch(etag or "")
         digest = Digest("md5", found[1], certain=False) if found else None
-        return RemoteFile(meta["path"].rpartition("/")[2], meta["size"], meta["path"], etag=etag, digest=digest)
+        name = local_name(self._name(meta["path"]))
+        return RemoteFile(name, meta["size"], meta["path"], etag=etag, digest=digest)
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
