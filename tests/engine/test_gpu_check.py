@@ -20,6 +20,7 @@ from gpu_check.results import OCTAVO, TRANSFORMERS, Missed, Report, Shares, Suit
 from octavo_engine.engine import Engine, Output
 from octavo_engine.errors import InsufficientMemory
 from octavo_engine.roofline import Machine, ModelCost
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.engine
 ROOT, CPU = Path(__file__).parents[2], torch.device("cpu")
@@ -137,7 +138,9 @@ def test_what_pytest_says_is_counted() -> None:
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(ROOT / "hack/gpu-check"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=os.environ)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=os.environ
+    )
 
 
 def test_all_of_it_runs_on_a_processor(tmp_path: Path) -> None:

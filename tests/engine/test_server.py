@@ -213,7 +213,7 @@ def test_headers_of_a_stream_wait_for_the_first_token(server: ScriptedServer) ->
     with pytest.raises(TimeoutError):
         connection.recv(1)
     server.model.gate.set()
-    connection.settimeout(20)
+    connection.settimeout(PATIENCE_SECONDS)
     assert connection.recv(12) == b"HTTP/1.1 200"
     connection.close()
 

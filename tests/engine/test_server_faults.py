@@ -26,6 +26,7 @@ from octavo_engine import termination
 from octavo_engine.pulse import Beat, Phase, place_of
 from octavo_engine.runtime.identity import identity_of
 from octavo_engine.server.watchdog import Limits, Watch
+from patience import PATIENCE_SECONDS
 from serving_process import PORTS, ServingProcess, launch
 
 pytestmark = pytest.mark.engine
@@ -60,7 +61,7 @@ class Faulty:
         """The events of a stream that asks for a fault."""
         body = {"model": "scripted", "prompt": [first_token, 1], "stream": True, "max_tokens": 4} | extra
         with suppress(httpx.TransportError):
-            reply = httpx.post(f"{self.server.url}/v1/completions", json=body, timeout=30)
+            reply = httpx.post(f"{self.server.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
             return [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
         return []
 
@@ -78,8 +79,8 @@ def faulty(smollm2_gguf: Path, tmp_path: Path) -> Iterator[Faulty]:
         yield made
 
 
-def until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.02)
@@ -111,8 +112,8 @@ def test_it_is_ready_after_a_real_token_and_alive_through_all_that_only_takes_ti
     events: list[str] = []
     stuck = threading.Thread(target=lambda: events.extend(faulty.ask(faulty_server.FREEZE)))
     stuck.start()
-    until(lambda: faulty.live() != 200, 10 * DECODE, "liveness fails")
-    stuck.join(10)
+    until(lambda: faulty.live() != 200, "liveness fails")
+    stuck.join(PATIENCE_SECONDS)
     assert json.loads(events[-1])["error"]["code"] == "engine_stopped"
     assert_left(faulty, "in a decode step of 1 sequence of up to 3 tokens; ", "faulty_server.py")
 
@@ -120,7 +121,7 @@ def test_it_is_ready_after_a_real_token_and_alive_through_all_that_only_takes_ti
 def test_a_lock_that_is_never_given_back_is_noticed_without_taking_it(faulty: Faulty) -> None:
     faulty.serving()
     threading.Thread(target=faulty.ask, args=(faulty_server.DEADLOCK,), daemon=True).start()
-    until(lambda: faulty.live() != 200, 10 * DECODE, "liveness fails")
+    until(lambda: faulty.live() != 200, "liveness fails")
     assert_left(faulty, "between two steps", "async_engine.py")
 
 
@@ -137,7 +138,7 @@ def test_a_device_that_never_ends_a_step_is_named(faulty: Faulty) -> None:
         return False
 
     threading.Thread(target=faulty.ask, args=(faulty_server.HANG_DEVICE,), daemon=True).start()
-    until(lambda: not alive(), 10 * DECODE, "liveness fails")
+    until(lambda: not alive(), "liveness fails")
     assert faulty.server.exit_code() == 1
     message = faulty.message.read_text().strip()
     assert re.fullmatch(
@@ -219,13 +220,13 @@ def test_a_fault_says_in_which_work_and_whether_it_is_the_devices(beat: Beat, wo
 
 def test_a_place_is_the_innermost_of_our_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = threading.Event()
-    waits = SimpleNamespace(exists=lambda: not gone.wait(10))
+    waits = SimpleNamespace(exists=lambda: not gone.wait(PATIENCE_SECONDS))
     monkeypatch.setattr(termination, "TERMINATION_LOG", waits)
     assert place_of(None) == place_of(-1) == ""
     thread = threading.Thread(target=termination.leave_text, args=("a word",))
     thread.start()
     try:
-        until(lambda: place_of(thread.ident), 10, "the thread is in our code")
+        until(lambda: place_of(thread.ident), "the thread is in our code")
         assert re.fullmatch(r"leave_text \(termination\.py:\d+\)", place_of(thread.ident))
     finally:
         gone.set()

@@ -27,6 +27,7 @@ from octavo_engine.pulse import Pulse
 from octavo_engine.request import PROMISED, FinishReason, SamplingParams
 from octavo_engine.runtime.graph_capture import GraphCapture
 from octavo_engine.runtime.inputs import StepPlan
+from patience import PATIENCE_SECONDS
 from quantized_checkpoints import Recipe, awq_config, awq_gemm, gptq, gptq_config, gptq_v2, save_quantized
 from replaying import Replaying, Unwilling
 from tiny_models import SIZES, make_model, save_model
@@ -333,7 +334,7 @@ def test_a_worker_answers_what_it_is_told_to_record() -> None:
     ours.say({"forget": 8})
     answer = ours.receive()
     ours.end()
-    worker.join(30)
+    worker.join(PATIENCE_SECONDS)
     ours.close()
     theirs.close()
     assert answer is not None
@@ -360,7 +361,7 @@ def test_who_does_not_part_is_left_behind(caplog: pytest.LogCaptureFixture) -> N
     over = threading.Event()
 
     def leave() -> None:
-        over.wait(30)
+        over.wait(PATIENCE_SECONDS)
 
     leave_within(lambda: None, 30)
     assert caplog.messages == []

@@ -33,11 +33,11 @@ from octavo_engine.parallel.ranks import UNSEEN, Ranks, SharedProgress, meet
 from octavo_engine.parallel.team import Team
 from octavo_engine.request import Request, SamplingParams
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
+from patience import PATIENCE_SECONDS
 from serving_process import PORTS, launch
 from tiny_models import make_model, save_model
 
 pytestmark = pytest.mark.engine
-SECONDS = 60.0
 TEXTS = [
     "The capital of France is",
     "Once upon a time, in a village by the sea, there lived an old octopus who could count. " * 4,
@@ -49,7 +49,7 @@ BLOCK_BYTES = 16 * 2 * 30 * 3 * 64 * 4  # of SmolLM2 in float32, both ranks toge
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.02)
@@ -147,7 +147,7 @@ class TestSmolLM2:
                 assert shared.ranks.awaited() == "; the others wait in an all-reduce for rank 1 of 2, which is late"
             finally:
                 worker.process.send_signal(signal.SIGCONT)
-            assert answer.result(SECONDS)[0].output_ids == wanted[0]
+            assert answer.result(PATIENCE_SECONDS)[0].output_ids == wanted[0]
         assert shared.ranks.awaited() == ""
 
 
@@ -240,13 +240,18 @@ def test_a_rank_shows_where_it_is_and_one_that_fails_says_so_and_ends(
     ranks = started(tiny)
     heard: list[str] = []
     seen: list[str] = []
+
+    def waits() -> bool:
+        ranks.team.show_stacks()  # again and again: it may have something to do before it waits
+        seen.append(capfd.readouterr().err)
+        return "in receive" in "".join(seen)
+
     try:
         ranks.team.on_fault(heard.append)
         ranks.team.wait_for("loaded")
         ranks.allocate(8)
-        ranks.team.show_stacks()  # it waits for us in a system call
-        until(lambda: seen.append(capfd.readouterr().err) or "in _work" in "".join(seen), "its stack is in the log")
-        assert "in receive" in "".join(seen)
+        until(waits, "its stack is in the log: it waits for us in a system call")
+        assert "in _work" in "".join(seen)
         ranks.team.say(this="is no step")
         until(lambda: heard, "the fault is told")
         assert heard == ["rank 1 of 2 failed: AssertionError; the log has the cause"]
@@ -302,7 +307,7 @@ def test_a_rank_that_is_killed_ends_the_server_with_a_reason(smollm2_gguf: Path,
         text: list[str] = []
 
         def read() -> None:
-            with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=SECONDS) as reply:
+            with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS) as reply:
                 text.extend(reply.iter_text())
 
         reader = threading.Thread(target=read)
@@ -310,7 +315,7 @@ def test_a_rank_that_is_killed_ends_the_server_with_a_reason(smollm2_gguf: Path,
         until(lambda: len(text) > 3, "tokens come")
         os.kill(worker, signal.SIGKILL)
         assert server.exit_code() == 1
-        reader.join(SECONDS)
+        reader.join(PATIENCE_SECONDS)
         assert "engine_stopped" in text[-1]
         assert message.read_text().startswith("EngineDead: ")
         assert "rank 1 of 2 was killed (SIGKILL)" in message.read_text()

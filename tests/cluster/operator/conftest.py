@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -44,6 +45,7 @@ def make_operator(
     yield make
     for operator in made:
         operator.kill()
+        sys.stdout.write(operator.log()[-4000:])  # seen where the test has failed
 
 
 @pytest.fixture
