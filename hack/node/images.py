@@ -60,7 +60,7 @@ class Image:
     def recipe(self) -> list[tuple[recipes.Part, str]]:
         """The parts of its Dockerfile, each with its key."""
         parts = recipes.parts(self.dockerfile.read_text())
-        keys = recipes.keys(parts, lambda source: _digest([CHECKOUT / source]).encode())
+        keys = recipes.keys(parts, lambda source: _digest([CHECKOUT / source], rights=True).encode())
         return list(zip(parts, keys, strict=True))
 
     @property
@@ -73,8 +73,11 @@ def _size(part: recipes.Part) -> int:
     return 0 if part.is_empty else int(_GIGABYTES.get(part.source, _SMALL) * GIGABYTE)
 
 
-def _digest(paths: Iterable[Path]) -> str:
-    """Of files, and of folders with all that is in them, by name and content."""
+def _digest(paths: Iterable[Path], *, rights: bool = False) -> str:
+    """Of files, and of folders with all that is in them, by name and content.
+
+    Whether a builder has a layer already depends on their rights, too, which a checkout has from its user's umask.
+    """
     found: list[Path] = []
     for path in paths:
         found += [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
@@ -82,6 +85,7 @@ def _digest(paths: Iterable[Path]) -> str:
     for file in sorted(file for file in found if "__pycache__" not in file.parts):
         digest.update(f"{file.relative_to(CHECKOUT)}\0{file.stat().st_size}\0".encode())
         digest.update(file.read_bytes())
+        digest.update(f"{file.stat().st_mode:o}".encode() if rights else b"")
     return digest.hexdigest()
 
 

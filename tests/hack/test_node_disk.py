@@ -306,6 +306,22 @@ def test_a_build_of_the_engine_stays_below_the_room_that_the_documents_name() ->
     assert len({requirements, code, *known}) == len(sizes)
 
 
+def test_a_file_of_other_rights_is_another_layer_but_the_same_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "CHECKOUT", tmp_path)
+    (tmp_path / "Dockerfile").write_text("FROM base\nCOPY code /code\n")
+    code = tmp_path / "code"
+    code.write_text("code")
+    image = images.Image("octavo-engine", tmp_path / "Dockerfile", (code,))
+    seen = set()
+    for mode in (0o644, 0o664, 0o644):
+        code.chmod(mode)
+        seen.add((image.reference, image.recipe[-1][1]))
+    assert len(seen) == 2
+    assert len({reference for reference, _ in seen}) == 1
+
+
 def test_every_size_is_of_a_part_that_there_is() -> None:
     sources = {part.source for image in images.IMAGES.values() for part, _ in image.recipe}
     assert images._GIGABYTES.keys() <= sources
