@@ -78,7 +78,7 @@ def _drop_leftovers(settings: Settings) -> None:
     if _node_is_up(settings):
         now = datetime.now(UTC)
         began = runtime.leases(settings)
-        runtime.end_leases(settings, left_over({name: (now - start).total_seconds() for name, start in began.items()}))
+        runtime.collect(settings, left_over({name: (now - start).total_seconds() for name, start in began.items()}))
 
 
 def _drop_all_old(settings: Settings, current: Collection[str]) -> None:

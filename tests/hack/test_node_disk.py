@@ -231,12 +231,16 @@ def test_what_a_killed_import_had_stored_goes_and_that_of_one_at_work_stays(
 
     def ctr(_: Settings, *arguments: str) -> str:
         called.append(arguments)
-        return LEASES.replace("NOW", datetime.now(UTC).isoformat())
+        return "own\n" if "create" in arguments else LEASES.replace("NOW", datetime.now(UTC).isoformat())
 
     monkeypatch.setattr(runtime, "ctr", ctr)
     monkeypatch.setattr(pruning, "_node_is_up", lambda _: True)
     pruning.remedies(settings, set())[0].apply()
-    assert called == [("leases", "list"), ("leases", "delete", "--sync", "339341119-Mg1D")]
+    assert called == [
+        ("leases", "list"),
+        ("leases", "create"),
+        ("leases", "delete", "--sync", "own", "339341119-Mg1D"),
+    ]
 
 
 DOCKERFILE = """\
