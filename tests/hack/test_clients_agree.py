@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import threading
 import time
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from clients_agree import table
-from clients_agree.answers import Answer, Times, figures, middle, of_guidellm, of_octavo, of_vllm
+from clients_agree import definitions, table
+from clients_agree.agreement import Told, agreements
+from clients_agree.agreement import table as agreement_table
+from clients_agree.answers import Answer, Times, figures, middle, of_guidellm, of_octavo, of_vllm, on_the_wire
 from clients_agree.clients import ClientFailed, _all
-from clients_agree.loads import LOADS, PACED, REAL, guidellm_flags, octavo_flags
+from clients_agree.definitions import NotTheDefinition, prove
+from clients_agree.loads import LOADS, PACED, REAL, guidellm_flags, held_to, octavo_flags, processors
 from clients_agree.wire import Exchange, Packet, Watcher, exchanges, parsed, port_filter
 from cpu_figures import client as vllm
 from cpu_figures.loads import Load as VllmLoad
@@ -29,7 +33,7 @@ ANSWERS = [
 
 
 def test_all_clients_words_become_the_same_answers() -> None:
-    octavo = {"failure": None, "prompt_tokens": 8, "output_tokens": 5}
+    octavo = {"failure": None, "prompt_tokens": 8, "output_tokens": 5, "gaps_us": [250_000] * 4}
     document = {
         "requests": [
             octavo | {"sent": 10.0, "first_token": 0.25, "last_token": 1.25},
@@ -43,6 +47,7 @@ def test_all_clients_words_become_the_same_answers() -> None:
         "latencies": [1.25, 2.5, 0.0],
         "input_lens": [8, 8, 8],
         "output_lens": [5, 5, 0],
+        "itls": [[0.25] * 4, [0.25] * 4, []],
     }
     times = (
         ("request_start", 10.0, 10.5),
@@ -65,7 +70,8 @@ def test_all_clients_words_become_the_same_answers() -> None:
             }
         ]
     }
-    assert of_octavo(document) == of_vllm(detailed) == of_guidellm(report) == ANSWERS
+    assert of_octavo(document) == of_vllm(detailed) == [replace(answer, gaps=(0.25,) * 4) for answer in ANSWERS]
+    assert of_guidellm(report) == ANSWERS
 
 
 def test_figures_are_of_one_definition() -> None:
@@ -74,6 +80,7 @@ def test_figures_are_of_one_definition() -> None:
     assert found.tokens_per_second == pytest.approx(10 / 3)
     assert found.wire is not None
     assert asdict(found.wire) == pytest.approx({"first": 0.325, "per_token": 0.35, "whole": 1.725})
+    assert found.connections == 0
 
 
 def test_other_requests_on_the_wire_than_the_client_tells_are_an_error() -> None:
@@ -108,24 +115,80 @@ def test_a_table_has_the_wires_times_in_brackets() -> None:
     clients = {"octavo bench": figures(ANSWERS, [Exchange(0.0, 0.37, 1.87)] * 2), "blind": figures(ANSWERS, None)}
     rows = table.table("a load", clients).splitlines()
     assert len({row.count("|") for row in rows}) == 1
-    assert "| octavo bench | 8 | 3.3 | 375.0 [370.0] | 497.5 | 375.0 [375.0] | 1,875.0 [1,870.0] |" in rows
-    assert "| blind | 8 | 3.3 | 375.0 | 497.5 | 375.0 | 1,875.0 |" in rows
+    assert "| octavo bench | 8 | 0 for 2 | 3.3 | 375.0 [370.0] | 497.5 | 375.0 [375.0] | 1,875.0 [1,870.0] |" in rows
+    assert "| blind | 8 |  | 3.3 | 375.0 | 497.5 | 375.0 | 1,875.0 |" in rows
+
+
+# -- definitions -------------------------------------------------------------------------------------------------------
+
+GAPS = [replace(ANSWERS[0], gaps=(0.1, 0.2, 0.3, 0.4)), replace(ANSWERS[1], gaps=(0.5, 0.5, 0.5, 0.5))]
+
+
+def test_one_name_means_one_thing_to_each_client() -> None:
+    of = {name: each.of(GAPS) for by in (definitions.VLLM, definitions.GUIDELLM) for each in by for name in [each.name]}
+    assert of["TTFT"] == 0.375
+    assert of["time to first token"] == 0.25, "the lower of two in the middle"
+    assert of["ITL"] == 0.45, "the median of all gaps"
+    assert of["TPOT"] == 0.375, "the median of the answers' averages"
+    assert of["inter token latency"] == 0.25
+    assert of["time per output token"] == 0.25, "the first token is one of five, in 1.25 seconds"
+
+
+def test_a_definition_is_held_against_the_report_of_its_own_client() -> None:
+    vllm_says = {"median_ttft_ms": 375.0, "median_tpot_ms": 375.0, "median_itl_ms": 450.0}
+    prove(definitions.VLLM, GAPS, vllm_says)
+    with pytest.raises(NotTheDefinition, match=r"ITL: the report says 0\.375000 s, its own records give 0\.450000 s"):
+        prove(definitions.VLLM, GAPS, vllm_says | {"median_itl_ms": 375.0})
+    says = dict.fromkeys(("time_to_first_token", "time_per_output_token", "inter_token_latency"), 250.0)
+    metrics = {f"{name}_ms": {"successful": {"median": value}} for name, value in says.items()}
+    prove(definitions.GUIDELLM, GAPS, {"benchmarks": [{"metrics": metrics}]})
+    seconds = {"ttft": {"p50": 0.375}, "tpot": {"p50": 0.375}, "itl": {"p50": 0.45}}
+    prove(definitions.OCTAVO, GAPS, {"summary": seconds})
+
+
+def test_two_clients_are_compared_by_one_definition_and_their_packets_say_who_is_right() -> None:
+    late = [replace(answer, first=answer.first + 0.05) for answer in GAPS]
+    packets = on_the_wire([Exchange(0.0, 0.375, 1.875, (0.45,))] * 2, 5)
+    found = {
+        each.figure: each
+        for each in agreements("a load", Told(GAPS, packets), {"late": Told(late, packets)}, {"late": definitions.VLLM})
+    }
+    assert found["ITL"].agrees
+    assert (found["TTFT"].theirs, found["TTFT"].ours) == pytest.approx((0.425, 0.375))
+    assert not found["TTFT"].agrees
+    assert found["TTFT"].wire == (0.375, 0.375), "the server answered both alike"
+    (row,) = [line for line in agreement_table([*found.values()]).splitlines() if "TTFT" in line]
+    assert row == "| a load | late: TTFT | 425.0 [375.0] | 375.0 [375.0] | +13.3 % [+0.0 %]: more than 5 % |"
+    (blind,) = agreements("a load", Told(GAPS, []), {"late": Told(late, [])}, {"late": definitions.VLLM[:1]})
+    assert blind.wire is None
+
+
+def test_server_and_clients_have_a_processor_each() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        with pytest.raises(OSError, match="here is one"):
+            processors()
+        return
+    before, (server, clients) = os.sched_getaffinity(0), processors()
+    assert server != clients
+    with held_to(server):
+        assert os.sched_getaffinity(0) == {server}
+    assert os.sched_getaffinity(0) == before
 
 
 def test_short_answers_and_missing_ones_are_errors() -> None:
-    whole = [replace(ANSWERS[0], tokens=REAL.output_tokens)] * REAL.requests
+    whole = [replace(ANSWERS[0], tokens=REAL.output_tokens)] * REAL.asked
     assert _all(REAL, whole) == whole
     for wrong in (whole[1:], [*whole[1:], ANSWERS[0]]):
-        with pytest.raises(ClientFailed, match="of 8 answers"):
+        with pytest.raises(ClientFailed, match="of 10 answers"):
             _all(REAL, wrong)
 
 
-@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.model)
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_all_clients_are_asked_for_the_same(load: Any) -> None:
     url, file = f"http://127.0.0.1:{PORT}", Path("result.json")
     ours = BenchSettings.parse(octavo_flags(load, url, 3, file), {})
     asked = (ours.config.concurrency, ours.config.requests, ours.shape.prompt.high, ours.shape.output.high)
-    same = VllmLoad(load.name, load.streams, load.requests, load.prompt_tokens, load.output_tokens)
+    same = VllmLoad(load.name, load.streams, load.asked, load.prompt_tokens, load.output_tokens)
     words = dict(itertools.pairwise(vllm.flags(same, port=PORT, tokenizer=file, seed=3, folder=file, model=load.model)))
     names = ("--max-concurrency", "--num-prompts", "--random-input-len", "--random-output-len")
     assert tuple(int(words[name]) for name in names) == asked
@@ -136,7 +199,7 @@ def test_all_clients_are_asked_for_the_same(load: Any) -> None:
 
 
 def test_the_short_form_asks_each_stream_twice() -> None:
-    assert (PACED.quick().requests, PACED.quick().streams) == (16, 8)
+    assert (PACED.quick().requests, PACED.quick().streams, PACED.quick().warmup) == (16, 8, 16)
 
 
 # -- packets -----------------------------------------------------------------------------------------------------------
@@ -171,7 +234,10 @@ def test_an_exchange_is_from_the_requests_first_packet_over_the_first_event_to_t
         Packet(4.0, 40_000, PORT, post + body),  # the connection is kept
         Packet(4.25, PORT, 40_000, b"data: {}\n\n"),
     ]
-    assert exchanges(seen, PORT) == [Exchange(2.0, 3.0, 3.1), Exchange(2.2, 2.7, 2.7), Exchange(4.0, 4.25, 4.25)]
+    first, second, third = exchanges(seen, PORT)
+    assert first == Exchange(2.0, 3.0, 3.1, (pytest.approx(0.1),), connected=True)
+    assert second == Exchange(2.2, 2.7, 2.7, connected=True)
+    assert third == Exchange(4.0, 4.25, 4.25)
 
 
 def test_the_filter_is_a_program_of_whole_steps_that_ends() -> None:

@@ -1,12 +1,17 @@
-"""The two servers that are asked, and how. One has the real model, and one stream: of several, each round would fall
-into another rhythm of prompts and answers, with other waits. The other one computes nothing and answers every 20 ms, to
-eight at once: what a client adds can be told apart there."""
+"""The servers that are asked, and how. One has the real model, and one stream: of several, each round would fall into
+another rhythm of prompts and answers, with other waits. The other one computes nothing and answers every 20 ms, to one
+or to eight at once: what a client adds can be told apart there.
+
+Server and clients have a processor each. On shared ones a client that is busy makes the server slow, and then tells
+truly how slow it was."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cpu_figures.servers import Recipe, free_port, octavo
@@ -21,25 +26,55 @@ class Load:
     name: str
     model: str  # as the server calls it
     streams: int
-    requests: int
+    requests: int  # that count
     prompt_tokens: int
     output_tokens: int
 
+    @property
+    def warmup(self) -> int:
+        """The requests that come first and do not count: what is lazy is done, and who keeps connections has them."""
+        return 2 * self.streams
+
+    @property
+    def asked(self) -> int:
+        """All requests."""
+        return self.warmup + self.requests
+
     def quick(self) -> Load:
         """A short form: does everything run?"""
-        return Load(self.name, self.model, self.streams, 2 * self.streams, self.prompt_tokens, 16)
+        return replace(self, requests=2 * self.streams, output_tokens=16)
 
 
 REAL = Load("SmolLM2, one stream", "smollm2", 1, 8, 512, 64)
-PACED = Load("a step each 20 ms, 8 streams", "m", 8, 48, 128, 64)
-LOADS = (REAL, PACED)
+PACED_ONE = Load("a step each 20 ms, one stream", "m", 1, 16, 128, 32)
+PACED = Load("a step each 20 ms, 8 streams", "m", 8, 64, 128, 64)
+LOADS = (REAL, PACED_ONE, PACED)
 
 
-def recipe(load: Load, model: Path, threads: int) -> Recipe:
+def processors() -> tuple[int, int]:
+    """The server's and the clients'. Raises OSError where there is but one."""
+    there = sorted(os.sched_getaffinity(0))
+    if len(there) < 2:
+        raise OSError("a server and its client need a processor each; here is one")
+    return there[0], there[1]
+
+
+@contextmanager
+def held_to(processor: int) -> Iterator[None]:
+    """What is started in the block stays on one processor, whatever it starts itself."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {processor})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def recipe(load: Load, model: Path) -> Recipe:
     """The server of a load."""
     if load.model != REAL.model:
         return _paced()
-    return octavo(model, threads, "--no-enable-prefix-caching", name=load.model, pool_bytes=POOL_BYTES)
+    return octavo(model, 1, "--no-enable-prefix-caching", name=load.model, pool_bytes=POOL_BYTES)
 
 
 def _paced() -> Recipe:
@@ -53,7 +88,7 @@ def octavo_flags(load: Load, url: str, seed: int, result: Path) -> Sequence[str]
     """Of `octavo bench`."""
     return (
         *(f"--url={url}", f"--model={load.model}", "--endpoint=completions"),
-        *(f"--concurrency={load.streams}", f"--requests={load.requests}", "--warmup=0"),
+        *(f"--concurrency={load.streams}", f"--requests={load.asked}", "--warmup=0"),
         *(f"--input-tokens={load.prompt_tokens}", f"--output-tokens={load.output_tokens}"),
         *(f"--seed={seed}", f"--json={result}"),
     )
@@ -66,7 +101,7 @@ def guidellm_flags(load: Load, url: str, tokenizer: Path, seed: int, result: Pat
         f"--tokenizer=kind=huggingface_auto,model={tokenizer}",
         f"--profile=kind=concurrent,streams={load.streams}",
         f"--data=kind=synthetic_text,prompt_tokens={load.prompt_tokens},output_tokens={load.output_tokens}",
-        f"--constraint=kind=max_requests,count={load.requests}",
+        f"--constraint=kind=max_requests,count={load.asked}",
         f"--seed=kind=static,value={seed}",
         f"--output=kind=json,path={result}",
         "--disable-progress",

@@ -1,8 +1,7 @@
-"""The clients beside each other, in Markdown, and whether they agree. Pure.
+"""The clients beside the packets of their own requests, in Markdown, and whether they tell what these say. Pure.
 
-Clients ask in turns, and none asks exactly when another did; and one that keeps a processor busy makes its own answers
-slow. So what is judged is each client beside the packets of its own requests: clients that agree with these tell the
-same of the same answers.
+Clients ask in turns, and none asks exactly when another did: packets alone are of the same answers. What the clients
+make of answers to the same load is held against each other in `agreement`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .agreement import WITHIN
 from .answers import Figures
 
-WITHIN = 0.05
 OURS = "octavo bench"
 
 
@@ -48,14 +47,15 @@ def differences(load: str, clients: Mapping[str, Figures]) -> list[Difference]:
 
 def table(load: str, clients: Mapping[str, Figures]) -> str:
     """One row a client; milliseconds but for the rates, in brackets those on the wire."""
-    head = ("prompt", "tokens/s", "first token, P50", "P99", "per token, P50", "whole answer, P50")
+    head = ("prompt", "connections", "tokens/s", "first token, P50", "P99", "per token, P50", "whole answer, P50")
     lines = [f"| {load} | {' | '.join(head)} |", "|---" + "|---:" * len(head) + "|"]
     for name, it in clients.items():
         client = asdict(it.client)
         wire = dict.fromkeys(client, "") if it.wire is None else _bracketed(asdict(it.wire))
         first, per_token, whole = (f"{_ms(client[figure])}{wire[figure]}" for figure in client)
-        cells = (f"{it.prompt_tokens:.0f}", f"{it.tokens_per_second:.1f}", first, _ms(it.first_p99), per_token, whole)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        opened = "" if it.connections is None else f"{it.connections:.0f} for {it.requests:.0f}"
+        rates = (f"{it.prompt_tokens:.0f}", opened, f"{it.tokens_per_second:.1f}")
+        lines.append(f"| {name} | {' | '.join((*rates, first, _ms(it.first_p99), per_token, whole))} |")
     return "\n".join(lines)
 
 

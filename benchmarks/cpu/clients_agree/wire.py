@@ -10,8 +10,9 @@ import ctypes
 import socket
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -40,24 +41,37 @@ class Exchange:
     asked: float  # the request's first packet
     first: float  # the first packet with an event
     last: float  # the last one
+    gaps: tuple[float, ...] = ()  # seconds between two such packets
+    connected: bool = False  # it is the first one that its connection was asked
 
 
 def exchanges(packets: Iterable[Packet], port: int) -> list[Exchange]:
     """All of them, in the order in which they were asked.
 
     A connection has one under way at a time. A request may come in several packets: the first one counts. On loopback
-    nothing is lost, so nothing is sent twice.
+    nothing is lost, so nothing is sent twice. A port that is used again is taken for the same connection.
     """
-    under_way: dict[int, list[float]] = {}  # by the client's port: when it was asked, and when events came
-    ended: list[list[float]] = []
+    by_port: dict[int, list[list[float]]] = {}  # of the client: when each was asked, and when events came
     for packet in packets:
         if packet.target == port and packet.data.startswith(ASKED):
-            ended.append(under_way.pop(packet.source, []))
-            under_way[packet.source] = [packet.at]
-        elif packet.source == port and packet.target in under_way and TOLD in packet.data:
-            under_way[packet.target].append(packet.at)
-    times = [each for each in (*ended, *under_way.values()) if len(each) > 1]
-    return sorted((Exchange(each[0], each[1], each[-1]) for each in times), key=lambda it: it.asked)
+            by_port.setdefault(packet.source, []).append([packet.at])
+        elif packet.source == port and packet.target in by_port and TOLD in packet.data:
+            by_port[packet.target][-1].append(packet.at)
+    found = [
+        _exchange(times, connected=number == 0)
+        for asked in by_port.values()
+        for number, times in enumerate(asked)
+        if len(times) > 1
+    ]
+    return sorted(found, key=lambda it: it.asked)
+
+
+def _exchange(times: Sequence[float], *, connected: bool) -> Exchange:
+    """From when it was asked, and when events came."""
+    asked, *events = times
+    return Exchange(
+        asked, events[0], events[-1], tuple(after - before for before, after in pairwise(events)), connected
+    )
 
 
 def parsed(packet: bytes, at: float) -> Packet | None:
