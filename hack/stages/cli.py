@@ -16,7 +16,7 @@ from stages.running import Run, undoing
 
 
 def main(names: list[str]) -> int:
-    """Exit status 0 when all have passed."""
+    """Exit status 0 when all have passed, 130 after an interruption."""
     if unknown := set(names) - STAGES.keys():
         sys.stderr.write(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}\n")
         return 2
@@ -29,10 +29,12 @@ def main(names: list[str]) -> int:
         run = Run(stages, Path(folder))
         try:
             with undoing(run, there=there):
-                passed = run.go()
+                run.go()
+        except KeyboardInterrupt:
+            return 130
         finally:
             sys.stdout.write(f"\n{telling.summary(run.outcomes(), time.monotonic() - began)}\n")
-    return 0 if passed else 1
+    return 0 if run.passed else 1
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

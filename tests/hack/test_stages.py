@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -161,3 +162,16 @@ def test_the_summary_says_where_time_went_what_was_skipped_and_what_failed(tmp_p
 def test_an_unknown_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pure", "unheard"]) == 2
     assert capsys.readouterr().err.startswith("no stage unheard; there are node, cluster, ")
+
+
+def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def go(_: Run) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "go", go)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main(["pure"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "pure      not begun" in capsys.readouterr().out
