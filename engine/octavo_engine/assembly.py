@@ -45,6 +45,7 @@ from octavo_engine.scheduling.pace import Pacer
 from octavo_engine.scheduling.policy import make_policy
 from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.tokenizer import Detokenizer, Tokenizer
+from octavo_engine.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +309,7 @@ def build_engine(
     """The engine around a model and its cache, whose tensors have one entry a block, and one more for graphs."""
     eos_ids = frozenset(decoder.spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
-    device = caches[0][0].device
+    device, turns = caches[0][0].device, Turns()
     runner = Runner(
         graphs or Steps(decoder, caches),
         block_size=config.block_size,
@@ -316,6 +317,7 @@ def build_engine(
         sampler=sampler,
         tell=None if ranks is None else ranks.team.tell,
         spread=None if ranks is None else ranks.peers.spread,
+        turns=turns if computes_together(device, ranks) else None,
     )
     return Engine(
         scheduler=build_scheduler(config, num_blocks=len(caches[0][0]) - (0 if graphs is None else 1)),
@@ -326,7 +328,13 @@ def build_engine(
         max_model_len=max_model_len,
         pacer=Pacer(config.max_decode_slowdown),
         overlap=config.async_scheduling and device.type != "cpu",
+        turns=turns,
     )
+
+
+def computes_together(device: torch.device, ranks: Ranks | None) -> bool:
+    """A forward pass waits for others, asleep: for ranks, or for threads of this process."""
+    return ranks is not None or (device.type == "cpu" and torch.get_num_threads() > 1)
 
 
 def graphed_steps(

@@ -273,9 +273,10 @@ class AsyncEngine:
 
     def _run(self) -> None:
         try:
-            while self._take_commands():
-                self._deliver(self._engine.step())
-                self._run_errand()
+            with self._engine.turns.of_this_thread():
+                while self._take_commands():
+                    self._deliver(self._engine.step())
+                    self._run_errand()
         except BaseException as error:
             log.exception("the step loop has ended")
             with self._wake:
@@ -287,8 +288,8 @@ class AsyncEngine:
         """Wait for work, take what came in since the last step; False when it is time to stop."""
         with self._wake:
             self._engine.pulse.rest()
-            while not self._wake.wait_for(self._is_wanted, IDLE_BEAT_SECONDS):
-                self._engine.pulse.rest()
+            if not self._is_wanted():
+                self._wait_for_work()
             new, self._new = self._new, []
             cancelled, self._cancelled = self._cancelled, []
             stopping = self._stopping
@@ -300,6 +301,11 @@ class AsyncEngine:
             self._engine.publish()
         self._deliver(ended)
         return not stopping
+
+    def _wait_for_work(self) -> None:
+        with self._engine.turns.away():
+            while not self._wake.wait_for(self._is_wanted, IDLE_BEAT_SECONDS):
+                self._engine.pulse.rest()
 
     def _is_wanted(self) -> bool:
         return bool(

@@ -22,6 +22,7 @@ from octavo_engine.pulse import Pulse
 from octavo_engine.request import PROMISED, EventKind, FinishReason, Request, Sampled, Status
 from octavo_engine.scheduling.pace import Pacer
 from octavo_engine.scheduling.scheduler import Scheduler
+from octavo_engine.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Engine:
         max_model_len: int,
         pacer: Pacer | None = None,
         overlap: bool = False,
+        turns: Turns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -109,6 +111,7 @@ class Engine:
         self._flight: Flight | None = None
         self._landed = -math.inf  # when the latest flight did
         self.pulse = Pulse()
+        self.turns = turns or Turns()  # of the thread that steps
         self.snapshot: SchedulerStats = scheduler.stats()
 
     @property
@@ -267,7 +270,8 @@ class Engine:
     def _wait(self, flight: Flight) -> tuple[list[Sampled], Sequence[PromptReading]]:
         try:
             with self.pulse.computing(flight.batch, launched=True):
-                sampled = flight.pending.wait()
+                with self.turns.away():
+                    sampled = flight.pending.wait()
                 return sampled, flight.pending.readings() if flight.batch.reading else ()
         except EngineDead:
             raise

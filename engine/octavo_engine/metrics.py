@@ -19,6 +19,7 @@ from octavo_engine.instruments import Instruments
 from octavo_engine.queue_estimate import QueueEstimate
 from octavo_engine.request import EventKind, FinishReason, PreemptReason, RejectReason, Request, Status, WaitReason
 from octavo_engine.roofline_share import RooflineShare
+from octavo_engine.turns import Awaited, Turns
 
 # fmt: off
 TOKEN_SECONDS = (
@@ -102,6 +103,7 @@ class Metrics:
         self._computed_before: dict[Request, int] = {}
         self._estimate = QueueEstimate()
         self._step_prompt = 0  # prompt tokens in the latest step
+        self.turns = Turns()  # the step thread's, once there is one
         self._instruments = Instruments(registry, model_name=model_name)
         self._declare_latencies(self._instruments)
         self._declare_counters(self._instruments)
@@ -186,6 +188,13 @@ class Metrics:
             "octavo_step_seconds", "duration of one step", TOKEN_SECONDS, "kind", StepKind
         )
         self._step_tokens = make.histogram("octavo_step_tokens", "tokens computed in one step", TOKENS)
+        make.live(self._take_turns)  # before they are exported, which is in this order
+        self._waited = make.counters(
+            "octavo_step_thread_wait_seconds_total",
+            "what the step thread waited for, apart from work and its device",
+            "resource",
+            Awaited,
+        )
         self._startup = make.gauges(
             "octavo_startup_seconds", "duration of a phase of the start, once it is over", "phase"
         )
@@ -199,6 +208,11 @@ class Metrics:
         self._form_seconds = make.histogram(
             "octavo_form_compile_seconds", "until a form that was not kept is compiled or refused", TOKEN_SECONDS
         )
+
+    def _take_turns(self) -> Iterable[Metric]:
+        for resource, seconds in self.turns.waited.items():
+            self._waited[resource].value = seconds
+        return ()
 
     # -- recording -----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from serving_process import ServingProcess, serving_process
 pytestmark = pytest.mark.engine
 
 LOOKING_SECONDS = 30.0
+JSON = {"content-type": "application/json"}
 TIGHT = (
     "--served-model-name=m",
     "--threads=1",
@@ -102,6 +103,33 @@ def unread_streams(server: ServingProcess, number: int) -> Iterator[None]:
             connection.close()
 
 
+@contextmanager
+def large_bodies(server: ServingProcess, number: int) -> Iterator[None]:
+    """So many clients that send prompts of 800,000 tokens, one after another: read, then refused."""
+    content = json.dumps({"model": "m", "prompt": [1000] * 800_000, "max_tokens": 1}, separators=(",", ":")).encode()
+    over, answers, failures = threading.Event(), [], []
+
+    def go_on() -> None:
+        try:
+            while not over.is_set():
+                answers.append(httpx.post(f"{server.url}/v1/completions", content=content, headers=JSON, timeout=60))
+        except httpx.HTTPError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=go_on) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        server.until(lambda: bool(answers), "one of them is refused")
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    assert not failures
+    assert {answer.status_code for answer in answers} == {400}
+
+
 def begun(load: dict[str, Any], reason: str) -> bool:
     return bool(load["running"] and (not reason or load["waiting"][reason]))
 
@@ -156,18 +184,31 @@ def test_clients_that_never_read_do_not_keep_steps_from_following_each_other(tig
     tight.until(lambda: not tight.load()["running"], "an idle engine")
 
 
+def test_bodies_whose_reading_keeps_the_interpreter_are_told_by_how_long_steps_waited(tight: ServingProcess) -> None:
+    with clients(tight, 4, prompt=8, answer=60), large_bodies(tight, 3):
+        found = found_in_time(tight, "http")
+    assert "of the time steps waited for the interpreter" in found["evidence"]
+    assert "--max-body-bytes" in found["advice"]
+    assert "times as many tokens a second" in found["effect"]
+
+
 def test_full_batches_make_a_queue_and_top_says_the_same(tight: ServingProcess) -> None:
-    with clients(tight, 8, prompt=8, answer=24, reason="batch_full"):
-        first = told(tight)[0]
+    pages: list[str] = []
+
+    def shown() -> bool:
+        """At a moment between two requests of a client nobody may wait."""
         out = StringIO()
         assert top([f"--url={tight.management_url}", "--once", "--interval=0.5"], out, {}) == 0
-    assert first["limiter"] == "queue"
-    assert "requests wait for batch_full" in first["evidence"]
-    assert first["advice"] == "raise --max-num-seqs from 4 to 8"
-    assert "start at once" in first["effect"]
-    page = " ".join(out.getvalue().split())
-    assert "limited by queue: " in page
-    assert first["advice"] in page
+        pages.append(" ".join(out.getvalue().split()))
+        return "limited by queue: " in pages[-1]
+
+    with clients(tight, 8, prompt=8, answer=24, reason="batch_full"):
+        found = found_in_time(tight, "queue")
+        tight.until(shown, "top names the queue", LOOKING_SECONDS)
+    assert "requests wait for batch_full" in found["evidence"]
+    assert found["advice"] == "raise --max-num-seqs from 4 to 8"
+    assert "start at once" in found["effect"]
+    assert found["advice"] in pages[-1]
 
 
 def test_prompts_that_find_no_blocks_are_limited_by_the_cache(tight: ServingProcess) -> None:

@@ -52,6 +52,7 @@ class Facts:
     missed: float = 0.0  # and those that it had not
     evicted: float = 0.0  # cached blocks given up
     throttled: float = 0.0  # share of the CPU limit's periods in which it stopped the process
+    waited: Mapping[str, float] = field(default_factory=dict)  # share of the time, of the step thread, by what for
     settings: Settings = field(default_factory=Settings)
 
     @property
@@ -101,6 +102,7 @@ def between(scrapes: Sequence[Scrape]) -> Facts:
         missed=lookups.get("miss", 0.0),
         evicted=_grown(seen, "octavo_prefix_cache_evicted_blocks_total"),
         throttled=_throttled(_grown_by(seen, "octavo_cpu_periods_total", "result")),
+        waited=_shares_of_time(_grown_by(seen, "octavo_step_thread_wait_seconds_total", "resource"), seen.seconds),
         settings=_settings(last),
     )
 
@@ -142,6 +144,10 @@ def _full(rejected: Mapping[str, float]) -> float:
 def _throttled(periods: Mapping[str, float]) -> float:
     whole = sum(periods.values())
     return periods.get("throttled", 0.0) / whole if whole else 0.0
+
+
+def _shares_of_time(waited: Mapping[str, float], seconds: float) -> dict[str, float]:
+    return {resource: min(1.0, spent / seconds) for resource, spent in waited.items()}
 
 
 def _shares(scrape: Scrape, phase: str) -> dict[str, float]:

@@ -18,7 +18,7 @@ class Limiter(StrEnum):
     QUEUE = "queue"  # a limit of requests or tokens, in a flag
     KV = "kv"  # KV blocks
     CPU = "cpu"  # the container's limit of processor time
-    HTTP = "http"  # what happens between two steps
+    HTTP = "http"  # what the process does beside its steps, in the same interpreter
     PREFIX = "prefix"  # prompts that begin alike, computed again and again
     PROMPTS = "prompts"  # a few long ones that others stand behind
     BATCH = "batch"  # what shares a step makes it long

@@ -11,6 +11,8 @@ from octavo_engine.roofline_share import limiter
 KV_NEARLY_FULL = 0.95
 KV_ROOM = 0.5  # below this, twice as many requests of today's kind fit
 THROTTLED = 0.1
+HELD_UP = 0.1  # hundredths where nobody keeps the interpreter
+CROWDED = 0.1
 
 
 def around(facts: Facts) -> Iterator[Finding]:
@@ -22,8 +24,8 @@ def around(facts: Facts) -> Iterator[Finding]:
         yield _blocks(facts)
     elif waiting >= 1 and reason in ("batch_full", "token_budget"):
         yield _queue(facts, reason, waiting)
-    if facts.always_running and facts.busy < SELDOM_BUSY:
-        yield _between_steps(facts)
+    if facts.waited.get("interpreter", 0.0) >= HELD_UP:
+        yield _interpreter(facts.waited["interpreter"])
 
 
 def within(facts: Facts) -> Iterator[Finding]:
@@ -34,11 +36,12 @@ def within(facts: Facts) -> Iterator[Finding]:
         return
     bound = Limiter(limiter(shares))
     advice, effect = _STEP[bound]
-    reached = max(shares.values())
+    reached, queued = max(shares.values()), facts.waited.get("processor", 0.0)
+    crowded = f"; for {percent(queued)} of it they waited for a processor" if queued >= CROWDED else ""
     yield Finding(
         bound,
         f"{phase} steps took {percent(spent / facts.seconds)} of the time, at {percent(shares['memory'])} of the"
-        f" memory's speed and {percent(shares['compute'])} of the processor's",
+        f" memory's speed and {percent(shares['compute'])} of the processor's{crowded}",
         advice,
         effect.format(times=f"{1 / reached:.1f}" if reached else "many"),
     )
@@ -112,14 +115,14 @@ def _doubled(now: int | None) -> str:
     return "" if now is None else f" from {now:,} to {2 * now:,}"
 
 
-def _between_steps(facts: Facts) -> Finding:
+def _interpreter(share: float) -> Finding:
     """Never a client that reads slowly: what it does not take waits for it, and the steps do not."""
-    times = f"up to {1 / facts.busy:.1f} times as many tokens" if facts.busy >= 0.05 else "many times as many tokens"
     return Finding(
         Limiter.HTTP,
-        f"requests ran all the time, but steps took {percent(facts.busy)} of it",
-        "give the process a processor that nothing else uses",
-        f"{times} a second, if nothing is left between two steps",
+        f"for {percent(share)} of the time steps waited for the interpreter, which the reading of other requests kept",
+        "add replicas, each of which has an interpreter of its own; a large body keeps it for as long as it takes to"
+        " read: --max-body-bytes bounds them",
+        f"{1 / (1 - min(share, 0.95)):.1f} times as many tokens a second, where nobody keeps it",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from octavo_engine.runtime.inputs import InputBuilder, Promised, StepInputs, Ste
 from octavo_engine.runtime.kv_store import LayerCache
 from octavo_engine.runtime.prompt_reader import LaunchedReading, PromptReader
 from octavo_engine.runtime.sampler import Sampler
+from octavo_engine.turns import Turns
 
 
 class Reader(Protocol):
@@ -52,6 +54,7 @@ class Runner:
 
     `tell`: is given each step before it is computed; how the model's other ranks learn of it, where there are some.
     `spread`: is given tokens, int64 on the device, that a told step promised; how the other ranks get them.
+    `turns`: is told when the model is computed, where that waits for others.
     """
 
     def __init__(
@@ -63,8 +66,10 @@ class Runner:
         sampler: Sampler,
         tell: Callable[[StepPlan], None] | None = None,
         spread: Callable[[torch.Tensor], None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._compute = compute
+        self._turns = turns
         self._inputs = InputBuilder(block_size, device)
         self._device = device
         self._sampler = sampler
@@ -83,10 +88,14 @@ class Runner:
         if self._spread is not None and unknown:
             self._spread(inputs.tokens[:unknown])
         if not batch.reading:
-            return self._drawn(self._compute(inputs), batch)
+            return self._drawn(self._computed(inputs, None), batch)
         reader = PromptReader(batch, self._device)
-        drawn = self._drawn(self._compute(inputs, reader), batch)
+        drawn = self._drawn(self._computed(inputs, reader), batch)
         return LaunchedReading(drawn, reader.coming())
+
+    def _computed(self, inputs: StepInputs, reader: Reader | None) -> torch.Tensor | None:
+        with nullcontext() if self._turns is None else self._turns.together():
+            return self._compute(inputs, reader)
 
     def _drawn(self, logits: torch.Tensor | None, batch: Batch) -> Draw | Known:
         """The tokens of a step, from its logits."""

@@ -172,8 +172,9 @@ def test_answers_that_come_late_are_told_beside_an_engine_that_waits_for_request
 
 def test_every_finding_has_figures_a_setting_and_an_effect():
     """And none is empty or ends with a full stop, which the sentence sets itself."""
-    looks = (BUSY, PROMPTS, LONG, SLOW, replace(BUSY, throttled=0.4, preempted=2.0), replace(BUSY, running=0.0,
-             always_running=False, step_seconds=dict.fromkeys(BUSY.step_seconds, 0.0)))  # fmt: skip
+    held = replace(BUSY, throttled=0.4, preempted=2.0, waited={"interpreter": 0.1})
+    idle = replace(BUSY, running=0.0, always_running=False, step_seconds=dict.fromkeys(BUSY.step_seconds, 0.0))
+    looks = (BUSY, PROMPTS, LONG, SLOW, held, idle)
     for finding in (finding for facts in looks for finding in diagnose(facts)):
         for text in (finding.evidence, finding.advice, finding.effect):
             assert text
@@ -186,10 +187,22 @@ def test_a_queue_that_only_passes_by_is_no_limit():
     assert limiters(replace(BUSY, waiting={"new": 5.0, "batch_full": 0.2})) == [Limiter.MEMORY]
 
 
-def test_pauses_between_steps_while_requests_run_are_the_servers():
-    facts = replace(BUSY, step_seconds={"prefill": 0.1, "decode": 1.9, "mixed": 0.0})
+def test_steps_that_wait_for_the_interpreter_are_kept_by_what_else_the_process_does():
+    facts = replace(BUSY, waited={"interpreter": 0.2, "processor": 0.0})
     assert limiters(facts) == [Limiter.HTTP, Limiter.MEMORY]
-    assert "steps took 40 % of it" in diagnose(facts)[0].evidence
+    first = diagnose(facts)[0]
+    assert first.evidence.startswith("for 20 % of the time steps waited for the interpreter")
+    assert "--max-body-bytes" in first.advice
+    assert first.effect.startswith("1.2 times as many tokens a second")
+    assert limiters(replace(facts, waited={"interpreter": 0.06})) == [Limiter.MEMORY]
+
+
+def test_a_step_below_both_bounds_says_how_long_it_waited_for_a_processor():
+    slow = replace(BUSY, shares=BUSY.shares | {"decode": {"memory": 0.3, "compute": 0.1}}, waited={"processor": 0.4})
+    (finding,) = diagnose(slow)
+    assert finding.limiter is Limiter.OVERHEAD
+    assert finding.evidence.endswith("; for 40 % of it they waited for a processor")
+    assert "waited" not in diagnose(replace(slow, waited={"processor": 0.05}))[0].evidence
 
 
 def test_an_engine_with_little_to_do_is_limited_by_its_load():
