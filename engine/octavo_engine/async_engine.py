@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 SHUTTING_DOWN = "the server is shutting down; try again: another replica takes new requests"
 INTERRUPTED = "the server had to shut down before this answer was complete; try again"
 
+FAILED = frozenset({FinishReason.ERROR, FinishReason.FORM_TOO_COMPLEX})
+"""How requests end that have no answer, only an error: ours, or what came of what the client has asked for."""
+
 IDLE_BEAT_SECONDS = 0.25  # a thread that waits for work shows this often that it would notice some: well within a limit
 
 
@@ -66,16 +69,16 @@ class Stream:
             for _, item in await self._mailbox.take():
                 if isinstance(item, OctavoError):
                     raise item
-                if item.finish_reason is FinishReason.ERROR:
-                    raise failed_inside(self.request)
+                if item.finish_reason in FAILED:
+                    raise failure_of(self.request)
                 yield item
                 if item.finish_reason is not None:
                     return
 
 
-def failed_inside(request: Request) -> RequestFailed:
-    """What the reader of a request that ended with ERROR is told."""
-    return RequestFailed(f"request {request.id} failed inside the engine; its log has the cause")
+def failure_of(request: Request) -> OctavoError:
+    """What the reader of a request is told that ended with one of FAILED."""
+    return request.refusal or RequestFailed(f"request {request.id} failed inside the engine; its log has the cause")
 
 
 class AsyncEngine:

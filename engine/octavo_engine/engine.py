@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
-from octavo_engine.errors import EngineDead, PromptTooLong
+from octavo_engine.errors import EngineDead, FormTooComplex, PromptTooLong
 from octavo_engine.output import Answer, Delta, IncrementalText
 from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.pulse import Pulse
@@ -294,10 +294,14 @@ class Engine:
         """Take one token in. What goes wrong here is one request's, never its neighbours'."""
         request = piece.request
         try:
+            if isinstance(sampled.error, FormTooComplex):
+                raise sampled.error
             if sampled.error is not None:
                 raise RuntimeError(sampled.error)
             request.tokens[piece.stop :] = (sampled.token_id,)  # in the place of what was promised, if it was
             delta = self._answers[request.id].push(sampled)
+        except FormTooComplex as refusal:
+            request.refusal, delta = refusal, Delta("", (), FinishReason.FORM_TOO_COMPLEX)
         except Exception:
             log.exception("request %s failed", request.id)
             delta = Delta("", (), FinishReason.ERROR)

@@ -13,7 +13,8 @@ OctavoError
 │   ├── CheckpointInvalid      a checkpoint that is damaged or contradicts its own config
 │   └── InsufficientMemory     weights or the smallest useful cache do not fit
 ├── RequestError               the client's fault: answer 400 with `param`, nothing reached the engine
-│   └── PromptTooLong          the same, for a prompt that can never fit
+│   ├── PromptTooLong          the same, for a prompt that can never fit
+│   └── FormTooComplex         the same, for a form of an answer that meets a limit, which may be in its midst
 ├── Overloaded                 answer 429 with Retry-After: a later try may succeed
 │   └── RateLimited            the same for one API key, which has had its share
 ├── Draining                   answer 503 with Retry-After: another replica may take it
@@ -89,6 +90,14 @@ class RequestError(OctavoError):
 
 class PromptTooLong(RequestError):
     """The prompt, or prompt plus `max_tokens`, exceeds what one sequence may hold."""
+
+
+class FormTooComplex(RequestError):
+    """The form of an answer takes more time, memory or work than it may: before there is an answer, or, unlike the
+    other errors of its kind, on the way through it."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "form_too_complex") -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class Overloaded(OctavoError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from octavo_engine.errors import FormTooComplex
 from octavo_engine.prompt_reading import PromptReading
 
 PROMISED = -1  # in `Request.tokens`: a launched step chooses this token, and only the device knows it yet
@@ -61,6 +62,7 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # the client went away, or the server's drain ran out
     DEADLINE = "deadline"  # it waited or ran longer than its deadline
     QUEUE_DEADLINE = "queue_deadline"  # it waited longer than it may, and no step had begun it
+    FORM_TOO_COMPLEX = "form_too_complex"  # its answer met a limit of the form that the client gave: `refusal`
     ERROR = "error"  # an internal failure of this request
 
 
@@ -156,7 +158,8 @@ class Sampled(NamedTuple):
     token_id: int
     logprob: TokenLogprob | None = None
     top_logprobs: tuple[TokenLogprob, ...] = ()
-    error: str | None = None  # set: the token is meaningless and the request ends with ERROR
+    # Set: the token is meaningless, and the request ends: by a fault of ours, or by what the client has asked for.
+    error: str | FormTooComplex | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,7 @@ class Request:
     num_preemptions: int = 0
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
+    refusal: FormTooComplex | None = None  # what the client is told where it ended with FORM_TOO_COMPLEX
     blocks: list[int] = field(default_factory=list)  # block table: block i holds tokens [i * block_size, ...)
     blocks_copied: int = 0  # of `blocks`, as many from the first as the runner has seen; who changes one lowers it
     x_request_id: str = ""  # of the HTTP request that it came with

@@ -25,6 +25,8 @@ _ENDED: Mapping[str, str] = {
     FinishReason.LENGTH: "length",
     FinishReason.ERROR: "error",
     FinishReason.ABORT: "abort",
+    # A limit of its form, which is the client's, and no error of the engine.
+    FinishReason.FORM_TOO_COMPLEX: "abort",
     # A limit of time ended these from outside, which is what vLLM calls aborted.
     FinishReason.DEADLINE: "abort",
     FinishReason.QUEUE_DEADLINE: "abort",

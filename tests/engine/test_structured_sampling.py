@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from engine_harness import NoMetrics, NoText
 from octavo_engine.batch import Batch, Known
 from octavo_engine.engine import Engine
+from octavo_engine.errors import FormTooComplex
 from octavo_engine.request import Constraint, FinishReason, Request, SamplingParams
 from octavo_engine.runtime.drawn import Draw
 from octavo_engine.runtime.sampler import Sampler
@@ -37,6 +38,7 @@ FORM = {
     "required": ["name", "n"],
     "additionalProperties": False,
 }
+FAULT, LIMIT = RuntimeError("broken"), FormTooComplex("p: too complex", param="p")
 _ids = count()
 
 
@@ -47,12 +49,12 @@ def ids(text: str) -> list[int]:
 class Fixed:
     """A constraint that allows the same each time, or fails."""
 
-    def __init__(self, *tokens: int, fault: str = "") -> None:
+    def __init__(self, *tokens: int, fault: Exception | None = None) -> None:
         self.tokens, self.fault = tokens, fault
 
     def allowed(self, tokens: list[int], first: int) -> bytes:
-        if self.fault:
-            raise RuntimeError(self.fault)
+        if self.fault is not None:
+            raise self.fault
         bits = bytearray(-(-WIDTH // 8))
         for token in self.tokens:
             bits[token // 8] |= 1 << token % 8
@@ -131,11 +133,11 @@ def test_a_minimum_length_holds_until_the_form_is_complete() -> None:
     assert sampler().sample(values.clone(), [request(both, [7, 7, 7], min_tokens=3)]).wait()[0].token_id == END
 
 
-@pytest.mark.parametrize("constraint", [Fixed(), Fixed(fault="too complex")])
+@pytest.mark.parametrize("constraint", [Fixed(), Fixed(fault=FAULT), Fixed(fault=LIMIT)])
 def test_a_form_that_fails_fails_alone_and_says_why(constraint: Constraint) -> None:
     values, neighbour = logits(2), request()
     failed, other = sampler().sample(values.clone(), [request(constraint), neighbour]).wait()
-    assert failed.error in ("too complex", "the answer's form leaves no token that the model has")
+    assert failed.error in (str(FAULT), LIMIT, "the answer's form leaves no token that the model has")
     assert other == sampler().sample(values[1:].clone(), [neighbour]).wait()[0]
 
 
@@ -232,11 +234,18 @@ def test_a_complete_form_ends_before_the_minimum_length(overlap: bool) -> None:
     assert VOCABULARY.text(tokens) == "yes"
 
 
-def test_a_request_whose_form_fails_ends_with_an_error_and_the_others_go_on() -> None:
+@pytest.mark.parametrize(
+    ("fault", "end"), [(FAULT, FinishReason.ERROR), (LIMIT, FinishReason.FORM_TOO_COMPLEX)], ids=["fault", "limit"]
+)
+def test_a_request_whose_form_fails_ends_with_an_error_and_the_others_go_on(
+    fault: Exception, end: FinishReason, caplog: pytest.LogCaptureFixture
+) -> None:
     served, lone = Served(), Served()
-    broken, other = served.add(3, 1, Fixed(fault="too complex")), served.add(3, 2, SCHEMA)
+    broken, other = served.add(3, 1, Fixed(fault=fault)), served.add(3, 2, SCHEMA)
     (_, reason), kept = served.finish([broken, other])
-    assert reason is FinishReason.ERROR
+    assert reason is end
+    assert broken.refusal is (fault if fault is LIMIT else None)
+    assert (broken.id in caplog.text) == (fault is FAULT), "what a client can mend is nothing for the log"
     assert kept == lone.finish([lone.add(3, 2, SCHEMA)])[0]
 
 

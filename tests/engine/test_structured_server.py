@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo_engine.errors import RequestError
+from form_bombs import BOMBS, NOWHERE
+from octavo_engine.errors import FormTooComplex, RequestError
+from octavo_engine.request import FinishReason, Request
 from octavo_engine.server.forms import check_calls, thought_before
 from octavo_engine.structured import spec
 from octavo_engine.tokenizer import load_tokenizer
-from scripted_server import ScriptedServer, scripted_server
+from scripted_server import ScriptedServer, scripted_server, until
 from small_vocabulary import VOCABULARY
 
 pytestmark = pytest.mark.engine
@@ -123,3 +127,118 @@ def test_a_thought_without_an_end_is_refused_and_one_without_a_beginning_is_none
     assert thought_before(FORM, marked_by_several_tokens, thinking=False) is None
     with pytest.raises(RequestError, match=r"response_format: .*chat_template_kwargs"):
         thought_before(FORM, marked_by_several_tokens, thinking=True)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+# Whatever begins otherwise gets through, so the form is taken; what begins with small letters meets a limit.
+HARD = {"guided_regex": "[^a-z].*|((([a-z]{1,30}){1,30}){1,30}){1,30}"}
+SAID = "abcdefghijklmnopqrstuvwxyz" * 3
+
+
+@pytest.fixture(scope="module")
+def trying(smollm2_gguf: Path) -> Iterator[ScriptedServer]:
+    """A server that tries forms first, as every one outside of tests."""
+    with scripted_server(load_tokenizer(str(smollm2_gguf)), tried=True) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_a_400_that_names_its_field_or_an_answer(trying: ScriptedServer, name: str) -> None:
+    try:
+        form = BOMBS[name]()
+    except RequestError:  # for its size or depth, before any process sees it
+        return
+    field = {"json_schema": "guided_json", "regex": "guided_regex", "grammar": "guided_grammar"}[form.kind]
+    sent = json.loads(form.text) if form.kind == "json_schema" else form.text
+    answer = trying.post("/v1/completions", **TEXT | {field: sent})
+    if answer.status_code != 200:
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == field
+    assert trying.post("/v1/completions", **TEXT, guided_choice=["a", name]).status_code == 200
+
+
+@pytest.mark.parametrize("form", NOWHERE.values(), ids=NOWHERE)
+def test_a_form_that_no_answer_gets_along_reaches_no_step(trying: ScriptedServer, form: spec.Spec) -> None:
+    before = trying.engine.arrivals
+    answer = trying.post("/v1/chat/completions", **CHAT | {form.param: form.text})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("form_too_complex", form.param)
+    assert error["message"].startswith(f"{form.param}: this form is too complex after ")
+    assert trying.engine.arrivals == before
+
+
+@pytest.fixture
+def following(trying: ScriptedServer) -> Iterator[ScriptedServer]:
+    """Its model says SAID, and its step asks the form at each token, as the sampler does."""
+
+    def fault(request: Request) -> FormTooComplex | None:
+        try:
+            if request.constraint is not None:
+                request.constraint.allowed(request.tokens, request.num_prompt)
+        except FormTooComplex as error:
+            return error
+        return None
+
+    letters = [trying.context.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in SAID]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trying.model, "script", letters)
+        patch.setattr(trying.model, "fault", fault)
+        yield trying
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_in_the_midst_of_an_answer_is_the_clients_to_mend(
+    following: ScriptedServer, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    answer = following.post(path, **body | HARD | {"max_tokens": 80, "stream": stream})
+    assert answer.status_code == (200 if stream else 400), answer.text
+    if stream:
+        assert "[DONE]" not in answer.text
+    last = answer.text.strip().removeprefix("data: ").rpartition("\n\ndata: ")[2]
+    error = json.loads(last)["error"]
+    assert (error["type"], error["code"], error["param"]) == (
+        "invalid_request_error", "form_too_complex", "guided_regex",
+    )  # fmt: skip
+    assert "too complex after" in error["message"]
+    assert "too many expressions" in error["message"]
+    assert following.recorder.ended[-1].finish_reason is FinishReason.FORM_TOO_COMPLEX
+    until(following.idle, "its blocks are free")
+
+
+def test_the_others_of_its_step_get_what_they_would_have_had(following: ScriptedServer) -> None:
+    alone = following.post("/v1/completions", prompt="hi", max_tokens=70).json()["choices"]
+    before = following.engine.arrivals
+    following.model.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(following.post, "/v1/completions", prompt="hi", max_tokens=70, **form) for form in (HARD, {})
+        ]
+        try:
+            until(lambda: following.engine.arrivals == before + 2, "from the second step on they are in one")
+        finally:
+            following.model.gate.set()
+        hard, free = (each.result() for each in asked)
+    assert hard.json()["error"]["code"] == "form_too_complex"
+    assert free.json()["choices"] == alone
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_in_responses_the_field_is_called_as_it_is_there(following: ScriptedServer, stream: bool) -> None:
+    pattern = f"^(?:{HARD['guided_regex']})$"
+    shape = {"type": "json_schema", "name": "n", "schema": {"type": "string", "pattern": pattern}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            following.model,
+            "script",
+            following.context.tokenizer.encode('"', add_special_tokens=False) + following.model.script,
+        )
+        answer = following.post(
+            "/v1/responses", input="hi", max_output_tokens=80, stream=stream, text={"format": shape}
+        )
+    assert answer.status_code == (200 if stream else 400), answer.text
+    assert '"param":"text.format.schema"' in answer.text.replace('": "', '":"')
+    assert '"code":"form_too_complex"' in answer.text.replace('": "', '":"')
+    assert "response.completed" not in answer.text

@@ -20,6 +20,7 @@ from octavo_engine.batch import Batch, Known, Read
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import Engine, Runner
 from octavo_engine.engine import Recorder as EngineRecorder
+from octavo_engine.errors import FormTooComplex
 from octavo_engine.history.recent import History
 from octavo_engine.history.timeline import Timeline
 from octavo_engine.metrics import Metrics
@@ -42,6 +43,7 @@ from patience import PATIENCE_SECONDS
 SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
 WINDOW = 256
 DEADLINE_SECONDS = PATIENCE_SECONDS
+FORM_SECONDS = 20.0  # a machine that stalls is no reason to refuse a form
 
 
 @dataclass
@@ -52,7 +54,7 @@ class ScriptedModel:
     script: list[int]
     gate: threading.Event = field(default_factory=threading.Event)
     failing: set[str] = field(default_factory=set)
-    fault: Callable[[Request], str | None] = lambda _: None
+    fault: Callable[[Request], str | FormTooComplex | None] = lambda _: None
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
@@ -214,9 +216,11 @@ def scripted_server(
     metrics: Metrics | None = None,
     on_end: Watcher = lambda _: None,
     runner: Runner | None = None,
+    tried: bool = False,
     **engine: Any,
 ) -> Iterator[ScriptedServer]:
-    """A running server; `engine` are fields of EngineConfig. `runner`: in the place of the scripted model."""
+    """A running server; `engine` are fields of EngineConfig. `runner`: in the place of the scripted model. `tried`:
+    forms are tried in a process of their own first, as in earnest."""
     config = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64} | engine)
     model, history = ScriptedModel.of(tokenizer), History()
     recorder = Recorder(history, metrics)
@@ -244,7 +248,7 @@ def scripted_server(
         max_body_bytes=max_body_bytes,
         body_seconds=deadlines.body,
         origins=origins,
-        forms=Forms(tokenizer, tokenizer.eos_ids),
+        forms=Forms(tokenizer, tokenizer.eos_ids, tried=tried, seconds=FORM_SECONDS),
         formats=Formats.of(tokenizer.chat_template),
         on_reject=recorder.reject,
         on_refused=history.refused,
@@ -258,6 +262,7 @@ def scripted_server(
         finally:
             model.gate.set()
             async_engine.stop()
+            context.forms.close()
 
 
 @contextmanager

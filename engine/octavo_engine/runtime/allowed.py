@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from octavo_engine.errors import FormTooComplex
 from octavo_engine.request import Request
 from octavo_engine.runtime.transfers import to_device
 
@@ -26,19 +27,21 @@ NOTHING_ALLOWED = "the answer's form leaves no token that the model has"
 
 def forbid(
     logits: torch.Tensor, requests: Sequence[Request], barred: Callable[[Request], Sequence[int]]
-) -> dict[int, str]:
+) -> dict[int, str | FormTooComplex]:
     """Make what must not come next minus infinity, in place, in the rows `[vocab]` of requests that have a form.
 
     `barred`: the tokens that a request must not end with yet. They stay where the form leaves nothing else: an answer
     that is complete cannot be longer. Returns the rows that get no token, each with the reason.
     """
     masks: dict[int, Bits] = {}
-    faults: dict[int, str] = {}
+    faults: dict[int, str | FormTooComplex] = {}
     for row, request in enumerate(requests):
         if request.constraint is None:
             continue
         try:
             masks[row] = _mask(request, barred(request), logits.shape[-1])
+        except FormTooComplex as error:  # what the client gave, which nobody here can mend
+            faults[row] = error
         except Exception as error:  # whatever it is, it is this request's alone
             log.warning("request %s: %s", request.id, error)
             faults[row] = str(error)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from octavo_engine.errors import FormTooComplex
 from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.request import Request, Sampled, TokenLogprob
 from octavo_engine.runtime.transfers import Readback, to_device
 
 NO_TOKEN = Sampled(-1, error="the model's logits leave no token to choose (not a number, or all forbidden)")
 
-NO_FAULTS: Mapping[int, str] = {}
+Faults = Mapping[int, str | FormTooComplex]
+NO_FAULTS: Faults = {}
 
 RowLogprobs = tuple[int, TokenLogprob, tuple[TokenLogprob, ...]]
 
@@ -42,7 +44,7 @@ class Draw:
     """
 
     def __init__(
-        self, tokens: Tensor, healthy: Tensor, asked: Sequence[Asked] = (), faults: Mapping[int, str] = NO_FAULTS
+        self, tokens: Tensor, healthy: Tensor, asked: Sequence[Asked] = (), faults: Faults = NO_FAULTS
     ) -> None:
         self.tokens = tokens
         self._asked = [part.rows for part in asked]

@@ -128,7 +128,7 @@ async def hold_to_form(
         return
     grammar = await forms.grammar(form)
     for request in requests:
-        request.constraint = grammar.start(thought)
+        request.constraint = grammar.start(thought, param=form.param)
 
 
 def _asked(body: FormFields) -> Iterator[Spec]:

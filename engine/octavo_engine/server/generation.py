@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from octavo_engine.async_engine import AsyncEngine, Stream, failed_inside
+from octavo_engine.async_engine import FAILED, AsyncEngine, Stream, failure_of
 from octavo_engine.errors import OctavoError, Overloaded
 from octavo_engine.mailbox import Item, Mailbox
 from octavo_engine.output import Delta
@@ -70,8 +70,8 @@ def _sorted(
     for index, item in arrived:
         if isinstance(item, OctavoError):
             return deltas, item
-        if item.finish_reason is FinishReason.ERROR:
-            return deltas, failed_inside(requests[index])
+        if item.finish_reason in FAILED:
+            return deltas, failure_of(requests[index])
         if item.finish_reason is FinishReason.DEADLINE:
             message = "the request took longer than the server allows"
             return deltas, Refusal(504, message, "timeout", code="deadline_exceeded")

@@ -271,13 +271,18 @@ def _call(item: CallItem) -> dict[str, Any]:
     return {"id": item.call_id, "type": "function", "function": function}
 
 
-def in_our_names(error: RequestError) -> RequestError:
-    """An error about the conversation, as one about the body that it was made of."""
-    theirs = error.param or ""
+def our_name(theirs: str) -> str:
+    """What a field of the conversation is called in the body that it was made of."""
     ours = _CHAT_NAMES.get(theirs, theirs)
     for nested, flat in _FLATTER:
         ours = ours.replace(nested, flat)
-    if ours == theirs:
+    return ours
+
+
+def in_our_names(error: RequestError) -> RequestError:
+    """An error about the conversation, as one about the body that it was made of."""
+    theirs = error.param or ""
+    if (ours := our_name(theirs)) == theirs:
         return error
     message = str(error).removeprefix(f"{error.param}: ")
     return type(error)(f"{ours}: {message}", param=ours, code=error.code)

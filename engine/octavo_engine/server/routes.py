@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Request
@@ -31,7 +31,7 @@ from octavo_engine.server.prompt_logprobs import scored_requests, scores_field
 from octavo_engine.server.prompts import chat_prompts, completion_prompts, echoes, reading_of
 from octavo_engine.server.replies import Refusal
 from octavo_engine.server.response_events import ResponseWriter
-from octavo_engine.server.responses import ResponsesBody, as_chat, in_our_names
+from octavo_engine.server.responses import ResponsesBody, as_chat, in_our_names, our_name
 from octavo_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from octavo_engine.server.tools import Reading
 from octavo_engine.structured import Spec
@@ -118,7 +118,7 @@ class Routes:
         try:
             chat = await posted.work(lambda: as_chat(body))
             requests, reading = await posted.work(lambda: self._of_chat(chat, caller))
-            await self._keep_to_form(posted, chat, requests, reading)
+            await self._keep_to_form(posted, chat, requests, reading, our_name)
             reader = reading.reader(f"{caller.name}-0")
             writer = ResponseWriter(caller.name, self._context.model_name, body, reader)
             answering = Answering(self._context.engine, requests, request.receive)
@@ -205,11 +205,17 @@ class Routes:
         return requests, [Echo(*pair) for pair in zip(texts, scored_requests(requests, body), strict=False)]
 
     async def _keep_to_form(
-        self, posted: Posted[B], body: ChatBody | CompletionBody, requests: list[EngineRequest], reading: Reading
+        self,
+        posted: Posted[B],
+        body: ChatBody | CompletionBody,
+        requests: list[EngineRequest],
+        reading: Reading,
+        named: Callable[[str], str] = str,
     ) -> None:
-        """Give the requests the form that a body asks for, if it does."""
+        """Give the requests the form that a body asks for, if it does. `named`: the field, as the client knows it."""
         form = await posted.work(lambda: self._form_of(body, reading))
         thought = thought_before(form, self._context.tokenizer, thinking=reading.thinking)
+        form = form and replace(form, param=named(form.param))
         await hold_to_form(form, requests, self._context.forms, thought)
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Answers of a given form: JSON of a schema, a regular expression, one of some choices, a grammar.
 
-`spec` and `vocabulary` < `matching`, `thought` (one answer on its way) < `grammar` < `kept` < `forms`, which the server
-asks. Only this package knows the grammar engine, llguidance; the sampler sees a `Constraint` (in `request`), and the
-step loop nothing at all.
+`spec` and `vocabulary` < `matching`, `thought` (one answer on its way) < `grammar` < `rehearsal` (of one, where it can
+be killed: `trials`) and `kept` < `forms`, which the server asks. Only this package knows the grammar engine,
+llguidance; the sampler sees a `Constraint` (in `request`), and the step loop nothing at all.
 """
 
 from octavo_engine.structured.forms import Forms

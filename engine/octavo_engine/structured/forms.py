@@ -14,12 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from llguidance import LLTokenizer
 
-from octavo_engine.errors import Overloaded, RequestError
+from octavo_engine.errors import FormTooComplex, Overloaded, RequestError
 from octavo_engine.metrics import FormResult
 from octavo_engine.structured.grammar import Grammar, compile_spec
 from octavo_engine.structured.kept import Kept
 from octavo_engine.structured.spec import Spec
-from octavo_engine.structured.trials import TooHard, Trials
+from octavo_engine.structured.trials import Trials
 from octavo_engine.structured.vocabulary import Tokens, grammar_tokenizer
 
 COMPILE_SECONDS = 2.0  # a hundred times what a schema of ten kilobytes takes
@@ -73,7 +73,7 @@ class Forms:
             result = FormResult.BUSY
             raise
         except RequestError as error:
-            result = FormResult.SLOW if isinstance(error, TooHard) else FormResult.REFUSED
+            result = FormResult.SLOW if isinstance(error, FormTooComplex) else FormResult.REFUSED
             raise
         finally:
             self._on_asked(result, time.monotonic() - began)
@@ -108,7 +108,7 @@ class Forms:
             raise Overloaded("forms of other requests are being compiled; try again in 1 s", reason=BUSY, retry_after=1)
         waiting.add_done_callback(_look_at)
         message = f"{spec.param}: this form takes longer than {self._seconds:g} s to compile; make it simpler"
-        raise TooHard(message, param=spec.param)
+        raise FormTooComplex(message, param=spec.param)
 
     def _tried(self, spec: Spec) -> Grammar:
         if self._trials is not None:

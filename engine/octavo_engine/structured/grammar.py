@@ -7,8 +7,10 @@ text goes on, and counts its work: each part has a limit, so that no form takes 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
@@ -16,7 +18,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from octavo_engine.errors import RequestError
 from octavo_engine.request import Constraint
-from octavo_engine.structured.matching import FormLost, Matching, one_line, panics_as_errors
+from octavo_engine.structured.matching import Blame, FormLost, Matching, limit_met, one_line, panics_as_errors
 from octavo_engine.structured.spec import Kind, Spec
 from octavo_engine.structured.thought import AfterThought, Thought, everything_but
 
@@ -46,6 +48,16 @@ REMEDIES = {
     Kind.CHOICE: "give fewer or shorter choices",
     Kind.GRAMMAR: "write rules as Lark or GBNF has them, with one called start or root",
 }
+# And where the form can be enforced, but takes too much work.
+SIMPLER = {
+    Kind.JSON_OBJECT: "this is a fault of the server",
+    Kind.JSON_SCHEMA: "use simpler patterns, smaller counts and fewer alternatives at one place",
+    Kind.REGEX: "nest no repetitions in each other, and bound them lower or not at all",
+    Kind.CHOICE: "give fewer or shorter choices",
+    Kind.GRAMMAR: "let fewer rules begin at one place, and write words as one text or one expression each",
+}
+ANEW_SECONDS = 0.05  # nearly all forms are compiled in a tenth of it
+DEAD_END = "NoExtension"  # so begins what is said where nothing can come
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +66,51 @@ class Grammar:
 
     prototype: LLMatcher  # at the beginning; copied, never moved
     end_ids: tuple[int, ...]
-    vocab_size: int
+    spec: Spec  # as the first wrote it who asked for it
+    tokenizer: LLTokenizer
+    seconds: float  # of the processor, that it took to compile
+    worn: Event = field(default_factory=Event)  # set: what its copies share is used up, and another should be made
 
-    def start(self, thought: Thought | None = None) -> Constraint:
-        """What keeps one new answer to the form; `thought`: what it may begin with before that."""
-        matching = Matching(self.prototype.deep_copy(), self.end_ids)
+    def start(self, thought: Thought | None = None, *, param: str | None = None) -> Constraint:
+        """What keeps one new answer to the form.
+
+        thought: what it may begin with before that. param: the field, as the one who asks has named it.
+        """
+        blame = Blame(param or self.spec.param, SIMPLER[self.spec.kind])
+        matching = Matching(self.prototype.deep_copy(), self.end_ids, blame, self._anew)
         if thought is None:
             return matching
-        return AfterThought(matching, thought, everything_but(self.vocab_size, self.end_ids))
+        return AfterThought(matching, thought, everything_but(self.tokenizer.vocab_size, self.end_ids))
+
+    def _anew(self) -> LLMatcher | None:
+        """For an answer that cannot go on with what the copies share. It is made within a step, so it must be quick."""
+        self.worn.set()
+        if self.seconds > ANEW_SECONDS:
+            return None
+        return LLMatcher(self.tokenizer, _source(self.spec), log_level=0, limits=LIMITS)
 
 
 def compile_spec(spec: Spec, tokenizer: LLTokenizer, end_ids: Sequence[int]) -> Grammar:
-    """The grammar of a form; raises RequestError that names the field, what is wrong and the remedy.
+    """The grammar of a form; raises RequestError that names the field, what is wrong and the remedy, and FormTooComplex
+    where a limit is met.
 
     The first mask is made here as well: what it needs is kept in the copies, and a form that is too complex for one
     token, or allows nothing, is known before it is in a step.
     """
-    source = _source(spec)
+    began, source = time.thread_time(), _source(spec)
     try:
         with panics_as_errors():
             matcher = LLMatcher(tokenizer, source, log_level=0, limits=LIMITS)
             possible = matcher.is_error() or any(matcher.compute_bitmask())
     except FormLost as error:
         raise _refusal(spec, str(error)) from error
-    if matcher.is_error():
+    if (met := limit_met(matcher)) is not None:
+        raise Blame(spec.param, SIMPLER[spec.kind]).of(met)
+    if matcher.is_error() and not matcher.get_error().startswith(DEAD_END):
         raise _refusal(spec, matcher.get_error())
-    if not possible:
+    if matcher.is_error() or not possible:
         raise _refusal(spec, "no text satisfies it")
-    return Grammar(matcher, tuple(end_ids), tokenizer.vocab_size)
+    return Grammar(matcher, tuple(end_ids), spec, tokenizer, time.thread_time() - began)
 
 
 def _source(spec: Spec) -> str:
@@ -93,8 +122,7 @@ def _source(spec: Spec) -> str:
 
 
 def _refusal(spec: Spec, reason: str) -> RequestError:
-    reason = one_line(reason.partition(" Enable ")[0])  # that goes on with options which clients do not have
-    message = f"{spec.param}: this form cannot be enforced: {reason}; {REMEDIES[spec.kind]}"
+    message = f"{spec.param}: this form cannot be enforced: {one_line(reason)}; {REMEDIES[spec.kind]}"
     return RequestError(message, param=spec.param)
 
 

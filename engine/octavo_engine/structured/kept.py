@@ -27,10 +27,15 @@ class Kept:
         return len(self._grammars)
 
     def find(self, spec: Spec) -> Grammar | None:
-        """The grammar of a form that was put here, unless others have taken its place."""
+        """The grammar of a form that was put here, unless others have taken its place or it is worn."""
         with self._lock:
-            if (grammar := self._grammars.get(spec)) is not None:
-                self._grammars.move_to_end(spec)
+            if (grammar := self._grammars.get(spec)) is None:
+                return None
+            if grammar.worn.is_set():
+                del self._grammars[spec]
+                self.bytes -= _size(spec)
+                return None
+            self._grammars.move_to_end(spec)
             return grammar
 
     def put(self, spec: Spec, grammar: Grammar) -> None:

@@ -19,8 +19,10 @@ from typing import Any
 
 from llguidance import LLTokenizer
 
-from octavo_engine.errors import OctavoError, RequestError
+from octavo_engine.errors import FormTooComplex, OctavoError, RequestError
 from octavo_engine.structured.grammar import compile_spec
+from octavo_engine.structured.matching import FormLost
+from octavo_engine.structured.rehearsal import rehearse
 from octavo_engine.structured.spec import Kind, Spec
 from octavo_engine.structured.trials import Assignment
 from octavo_engine.structured.vocabulary import grammar_tokenizer
@@ -62,14 +64,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _tried(asked: dict[str, Any], tokenizer: LLTokenizer, assignment: Assignment) -> dict[str, Any]:
-    """How long a form took, and why it is refused, if it is."""
+    """How long a form took, or why it is refused."""
     spec = Spec(Kind(asked["kind"]), asked["text"], asked["param"])
     signal.setitimer(signal.ITIMER_PROF, assignment.seconds)  # its signal ends the process
     began = time.perf_counter()
     try:
-        compile_spec(spec, tokenizer, assignment.end_ids)
+        rehearse(compile_spec(spec, tokenizer, assignment.end_ids))
+    except FormTooComplex as error:
+        return {"too_complex": str(error)}
     except RequestError as error:
         return {"refused": str(error)}
+    except FormLost as error:
+        return {"refused": f"{spec.param}: {error}"}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return {"seconds": time.perf_counter() - began}

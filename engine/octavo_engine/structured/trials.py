@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import NamedTuple, Self
 
-from octavo_engine.errors import RequestError
+from octavo_engine.errors import FormTooComplex, RequestError
 from octavo_engine.structured.spec import Spec
 from octavo_engine.structured.vocabulary import Tokens
 
@@ -52,10 +52,6 @@ class Assignment(NamedTuple):
         """Back from it."""
         spelled, special_ids, *rest = json.loads(message)
         return cls([token.encode("latin-1") for token in spelled], frozenset(special_ids), *rest)
-
-
-class TooHard(RequestError):
-    """The form takes more time or memory than it may."""
 
 
 class TrialProcess:
@@ -122,7 +118,8 @@ class Trials:
         self._closed = False
 
     def check(self, spec: Spec) -> float:
-        """Seconds that a form takes to compile. Raises RequestError if it cannot be, TooHard if it meets a limit."""
+        """Seconds that a form takes to compile. Raises RequestError if it cannot be, FormTooComplex where it meets a
+        limit."""
         with self._lock:
             if spec in self._hopeless:
                 raise self._too_hard(spec)
@@ -139,6 +136,8 @@ class Trials:
             self._places.put(process)
         if told is None:
             raise self._too_hard(spec)
+        if "too_complex" in told:
+            raise FormTooComplex(str(told["too_complex"]), param=spec.param)
         if "refused" in told:
             raise RequestError(str(told["refused"]), param=spec.param)
         return float(told["seconds"])
@@ -166,10 +165,10 @@ class Trials:
             while len(self._hopeless) > HOPELESS_KEPT:
                 self._hopeless.popitem(last=False)
 
-    def _too_hard(self, spec: Spec) -> TooHard:
+    def _too_hard(self, spec: Spec) -> FormTooComplex:
         limits = f"{self._seconds:g} s or {MEMORY >> 20} MiB"
         message = f"{spec.param}: this form takes more than {limits} to compile; make it simpler"
-        return TooHard(message, param=spec.param)
+        return FormTooComplex(message, param=spec.param)
 
     def close(self) -> None:
         """End the processes that nobody uses; the others end when they find nobody to answer to."""

@@ -183,7 +183,9 @@ def test_a_preemption_shows_in_the_inter_token_latency(bench: Bench) -> None:
     assert bench.value("octavo_inter_token_latency_seconds_sum") == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.DEADLINE, FinishReason.ERROR])
+@pytest.mark.parametrize(
+    "reason", [FinishReason.ABORT, FinishReason.DEADLINE, FinishReason.FORM_TOO_COMPLEX, FinishReason.ERROR]
+)
 def test_what_was_cut_short_does_not_improve_the_end_to_end_latency(bench: Bench, reason: FinishReason) -> None:
     made = request(arrival=5.0)
     finish(bench, made, 9.0, reason)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLParserLimits
 
-from octavo_engine.errors import RequestError
+from octavo_engine.errors import FormTooComplex, RequestError
 from octavo_engine.structured import Forms, Grammar, spec
+from octavo_engine.structured import grammar as grammars
 from octavo_engine.structured.matching import FormLost
 from octavo_engine.structured.vocabulary import Vocabulary
 from small_vocabulary import BEGIN, END, OTHER_END, VOCABULARY, SmallVocabulary, answer_to, ids_in
 
-FORMS = Forms(VOCABULARY, [END, OTHER_END])
+FORMS, FRESH = (Forms(VOCABULARY, [END, OTHER_END]) for _ in range(2))
 
 
 def grammar(form: spec.Spec) -> Grammar:
@@ -144,6 +147,18 @@ def test_answers_of_one_grammar_do_not_know_each_other() -> None:
     assert n in ids_in(other.allowed([], 0))
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        schema(**{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        spec.grammar("start: start start | start", "p"),
+    ],
+)
+def test_a_form_that_nothing_satisfies_is_refused_as_such(form: spec.Spec) -> None:
+    with pytest.raises(RequestError, match=r"p: this form cannot be enforced: no text satisfies it; "):
+        grammar(form)
+
+
 def test_a_token_that_was_not_allowed_is_an_error_and_not_an_end() -> None:
     asked = grammar(spec.choice(["yes", "no"], "p")).start()
     with pytest.raises(FormLost):
@@ -197,11 +212,82 @@ def test_a_bomb_is_refused_or_harmless(form: spec.Spec) -> None:
     except RequestError:
         return
     asked, tokens = made.start(), []
-    try:
-        for _ in range(30):
-            tokens.append(ids_in(asked.allowed(tokens, 0))[-1])
-    except FormLost:
-        pass
+    with suppress(FormTooComplex):  # and nothing else
+        while len(tokens) < 30 and (token := ids_in(asked.allowed(tokens, 0))[-1]) not in (END, OTHER_END):
+            tokens.append(token)
+
+
+UNFOLDING = "((([a-z]{1,30}){1,30}){1,30}){1,30}"  # ever more ways lead to what has been said
+
+
+def say(form: spec.Spec, text: str, field: str = "p") -> None:
+    """Say a text token by token, as an answer comes about."""
+    asked, tokens = grammar(form).start(param=field), VOCABULARY.encode(text, add_special_tokens=False)
+    for said in range(len(tokens) + 1):
+        asked.allowed(tokens[:said], 0)
+
+
+def test_a_form_that_meets_a_limit_in_the_midst_of_an_answer_says_where_and_what_to_do() -> None:
+    with pytest.raises(FormTooComplex) as met:
+        say(spec.regex(UNFOLDING, "p"), "abcdefghijklmnopqrstuvwxyz", "the_field")
+    assert (met.value.param, met.value.code) == ("the_field", "form_too_complex")
+    told = str(met.value)
+    assert re.match(r"the_field: this form is too complex after \d+ tokens of an answer: ", told)
+    assert "too many expressions constructed; nest no repetitions in each other" in told
+
+
+DOUBLING = "start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(7)) + '\nr7: "a"'
+REPEATING = "([a-z]{1,30}x){1,30}"
+
+
+def test_an_answer_that_meets_a_limit_uses_up_nothing_of_the_others() -> None:
+    form = spec.regex(UNFOLDING, "p")
+    made = grammar(form)
+    before, after = made.start(), None
+    assert not made.worn.is_set()
+    with pytest.raises(FormTooComplex):
+        say(form, "abcdefghijklmnopqrstuvwxyz")
+    assert made.worn.is_set()
+    after = made.start()
+    tokens = VOCABULARY.encode("abc", add_special_tokens=False)
+    for asked in (before, after):
+        for said in range(len(tokens) + 1):
+            assert asked.allowed(tokens[:said], 0) == FRESH.compile(form).start().allowed(tokens[:said], 0)
+    assert grammar(form) is not made, "who comes now gets one that is not worn"
+
+
+def test_a_form_that_took_long_to_compile_is_not_compiled_again_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = spec.regex(UNFOLDING + "|slow", "p")
+    with pytest.raises(FormTooComplex):
+        say(form, "abcdefghijklmnopqrstuvwxyz")
+    monkeypatch.setattr(grammars, "ANEW_SECONDS", 0.0)
+    worn = FORMS.compile(form)
+    with pytest.raises(FormTooComplex):
+        say(form, "abcdefghijklmnopqrstuvwxyz")
+    monkeypatch.setattr(grammars, "LLMatcher", None)
+    with pytest.raises(FormTooComplex, match="at the first token"):
+        worn.start().allowed([], 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "form", "text"),
+    [
+        ("initial_lexer_fuel", 1, spec.regex(REPEATING, "p"), ""),
+        ("max_grammar_size", 10, schema(type="object", properties={"a": {"type": "integer"}}), ""),
+        ("step_lexer_fuel", 100, spec.regex(REPEATING, "p"), "abxcd"),
+        ("max_lexer_states", 20, spec.regex(REPEATING, "p"), "abcdefghijklmnopqrstuvwxyz"),
+        ("step_max_items", 20, spec.grammar(DOUBLING, "p"), "aa"),
+        ("max_items_in_row", 4, spec.grammar(DOUBLING, "p"), "aa"),
+    ],
+)
+def test_each_limit_of_the_grammar_engine_is_known_for_one(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int, form: spec.Spec, text: str
+) -> None:
+    say(form, text)  # by itself it is harmless
+    monkeypatch.setattr(grammars, "LIMITS", LLParserLimits(**{limit: value, "verbose_errors": False}))
+    monkeypatch.setitem(globals(), "FORMS", Forms(VOCABULARY, [END, OTHER_END]))
+    with pytest.raises(FormTooComplex):
+        say(form, text)
 
 
 def test_a_schema_of_many_pages_is_kept_to() -> None:
