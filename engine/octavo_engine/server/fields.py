@@ -38,6 +38,14 @@ class Body(BaseModel):
     unsupported: ClassVar[Mapping[str, Refused]] = {}
 
 
+class Contradiction(ValueError):
+    """A field that does not go with the others, which is known once all are: `param` is its name."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 def asks(meaning: str, default: Any = None) -> Any:
     """A field that has an effect. `meaning` is its row in docs/API.md."""
     return Field(default, description=meaning)
@@ -66,8 +74,10 @@ def parse_body(schema: type[B], body: Mapping[str, Any]) -> B:
 
 
 def _request_error(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[0]
     param, message = _path(first["loc"]), first["msg"].removeprefix("Value error, ")
+    if isinstance(cause := first.get("ctx", {}).get("error"), Contradiction):
+        return RequestError(message, param=f"{param}.{cause.param}" if param else cause.param)
     if first["type"] == "extra_forbidden":
         return RequestError(f"{param[:128]} is not a known field", param=param, code="unknown_parameter")
     if first["type"].startswith("union_tag"):

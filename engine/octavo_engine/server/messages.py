@@ -93,6 +93,7 @@ class Answered(Body):
     tool_calls: Annotated[list[ToolCall], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] | None = None
     audio: None = None
     function_call: None = None
+    annotations: Annotated[list[Any], Field(max_length=1024)] | None = None  # of OpenAI's answers; no template has them
 
     @model_validator(mode="after")
     def _says_something(self) -> Answered:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from octavo_engine.server.fields import Body, Refused, asks, ignored, parse_body
+from octavo_engine.server.fields import Body, Contradiction, Refused, asks, ignored, parse_body
 from octavo_engine.server.forms import Options, ResponseFormat, Schema, StructuredOutputs
 from octavo_engine.server.messages import Messages, NamedTool, Tool, ToolChoice, Tools
 
@@ -183,9 +183,10 @@ class Sampling(Body):
     @model_validator(mode="after")
     def _agree(self) -> Sampling:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream: true")
+            raise Contradiction("stream_options", "stream_options needs stream: true")
         if self.stream and self.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs are not streamed; completions stream them with echo and logprobs")
+            message = "prompt_logprobs are not streamed; completions stream them with echo and logprobs"
+            raise Contradiction("prompt_logprobs", message)
         return self
 
     @property
@@ -267,15 +268,17 @@ class ChatBody(Sampling):
     @model_validator(mode="after")
     def _agree_on_chat(self) -> ChatBody:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_completion_tokens replaces max_tokens: send one of them")
+            raise Contradiction("max_tokens", "max_completion_tokens replaces max_tokens: send one of them")
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise Contradiction("top_logprobs", "top_logprobs needs logprobs: true")
         if self.tool_choice not in (None, "none") and not self.tools:
-            raise ValueError("tool_choice needs tools")
+            raise Contradiction("tool_choice", "tool_choice needs tools")
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message goes on with a message, add_generation_prompt opens one")
+            message = "continue_final_message goes on with a message, add_generation_prompt opens one"
+            raise Contradiction("add_generation_prompt", message)
         if self.continue_final_message and self.messages[-1].role != "assistant":
-            raise ValueError("continue_final_message needs a last message of the role assistant")
+            message = "continue_final_message needs a last message of the role assistant"
+            raise Contradiction("continue_final_message", message)
         return self
 
     @property
@@ -337,11 +340,11 @@ class CompletionBody(Sampling):
     @model_validator(mode="after")
     def _agree_on_completion(self) -> CompletionBody:
         if self.best_of is not None and self.best_of < self.kept:
-            raise ValueError("best_of must be at least n")
+            raise Contradiction("best_of", "best_of must be at least n")
         if self.stream and self.copies > self.kept:
-            raise ValueError("best_of needs all choices to know the best: it cannot be streamed")
+            raise Contradiction("best_of", "best_of needs all choices to know the best: it cannot be streamed")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError("max_tokens 0 generates nothing: with echo: true, the prompt is told")
+            raise Contradiction("max_tokens", "max_tokens 0 generates nothing: with echo: true, the prompt is told")
         return self
 
     @property
@@ -363,7 +366,7 @@ class TokenizeBody(Body):
     @model_validator(mode="after")
     def _one_of_them(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("send either prompt or messages")
+            raise Contradiction("messages", "send either prompt or messages")
         return self
 
 
