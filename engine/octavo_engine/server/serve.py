@@ -87,7 +87,6 @@ def serve(
     pooling = pooling_of(server, config.model)
     assembly = build(config, tokenizer, recorder, on_progress=report.progress, on_phase=report.phase)
     metrics.turns = assembly.engine.turns
-    metrics.turns = assembly.engine.turns
     report.built(assembly, config)
     if defaults := str(sampling_defaults(server, assembly.spec)):
         log.info("the model's own defaults (--generation-config): %s", defaults)
