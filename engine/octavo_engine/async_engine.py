@@ -96,7 +96,7 @@ class AsyncEngine:
         on_death: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._engine = engine
-        self._max_waiting_requests = max_waiting_requests
+        self.max_waiting_requests = max_waiting_requests
         self._max_waiting_prompt_tokens = max_waiting_prompt_tokens
         self._retry_after = retry_after
         self._on_reject = on_reject
@@ -213,8 +213,8 @@ class AsyncEngine:
 
     def _check_queue(self, requests: Sequence[Request]) -> None:
         stats = self.stats()
-        if sum(stats.waiting.values()) + len(requests) > self._max_waiting_requests:
-            limit = self._max_waiting_requests
+        if sum(stats.waiting.values()) + len(requests) > self.max_waiting_requests:
+            limit = self.max_waiting_requests
             self._reject(requests, RejectReason.QUEUE_FULL)
             raise self._overloaded(RejectReason.QUEUE_FULL, f"more than {limit} requests would wait", stats)
         if stats.waiting_prompt_tokens + sum(r.num_prompt for r in requests) > self._max_waiting_prompt_tokens:

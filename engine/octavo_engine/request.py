@@ -222,6 +222,12 @@ class Request:
         self.num_read = self.to_read.start
         self.events.append(Event(self.arrival, EventKind.ARRIVED))
 
+    def arrive(self, now: float) -> None:
+        """It comes only now, before it is queued: what it waits for a place counts from here, its deadline does not."""
+        self.queue_deadline += now - self.arrival
+        self.arrival = now
+        self.events[0] = Event(now, EventKind.ARRIVED)
+
     def _positions_to_read(self) -> range:
         """The hidden states that are pooled; or, for each token but the first, the logits of the position before it."""
         if self.pooling is not None:

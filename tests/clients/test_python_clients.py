@@ -38,6 +38,7 @@ def test_langchain(clients: Clients, place: Place, freed: None) -> None:
     assert seen["calls"]["after"]
     assert set(seen["structured"]) == {"name", "size"}
     check_embeddings(seen["embeddings"])
+    assert len(seen["long list"]) == 80  # in one request, as all up to a thousand are
 
 
 def test_llama_index(clients: Clients, place: Place, freed: None) -> None:

@@ -8,6 +8,7 @@ import math
 import socket
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 from openai.types import embedding_create_params
 
+from octavo_engine.errors import RequestError
 from octavo_engine.history.timeline import State
 from octavo_engine.request import FinishReason, Pooling
-from octavo_engine.server.embeddings import EmbeddingBody, embedding_requests
+from octavo_engine.server.embeddings import MAX_NUMBERS, MAX_TEXTS, EmbeddingBody, Embeddings, embedding_requests
 from octavo_engine.server.fields import parse_body
 from octavo_engine.server.intake import Caller
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
@@ -64,6 +66,43 @@ def test_each_text_has_its_own_in_order(server: ScriptedServer, texts: Any, coun
         assert item["embedding"] == pytest.approx(expected(tokens), abs=1e-6)
 
 
+def test_a_list_longer_than_the_queue_is_taken_part_by_part(server: ScriptedServer) -> None:
+    """As long as OpenAI takes: clients that are given thousands of texts send so many at once."""
+    lengths = [1 + index % 7 for index in range(MAX_TEXTS)]
+    answer = server.post(EMBEDDINGS, input=[[12] * length for length in lengths]).json()
+    assert answer["usage"]["prompt_tokens"] == sum(lengths)
+    assert [item["index"] for item in answer["data"]] == list(range(MAX_TEXTS))
+    for item, tokens in zip(answer["data"], lengths, strict=True):
+        assert item["embedding"] == pytest.approx(expected(tokens), abs=1e-6)
+
+
+def test_what_comes_later_of_a_list_has_waited_for_no_place(server: ScriptedServer) -> None:
+    """Its queue deadline counts from when it came, and so do the metrics of waiting."""
+    began = len(server.recorder.ended)
+    server.post(EMBEDDINGS, input=[[12]] * 200)
+    requests = server.recorder.ended[began:]
+    arrivals = [request.arrival for request in requests]
+    assert len(requests) == 200
+    assert max(arrivals) > min(arrivals)
+    assert len({round(request.queue_deadline - request.arrival, 6) for request in requests}) == 1
+    assert len({request.deadline for request in requests}) == 1
+    assert all(request.events[0].at == request.arrival for request in requests)
+
+
+def test_an_answer_that_would_be_huge_is_refused_with_what_fits(server: ScriptedServer, tokenizer: Tokenizer) -> None:
+    caller, made = Caller(name="x", arrival=0.0, namespace=""), Embeddings(size=MAX_NUMBERS // 3)
+
+    def requests(texts: int, **fields: str) -> int:
+        body = parse_body(EmbeddingBody, {"model": "m", "input": ["x"] * texts} | fields)
+        return len(embedding_requests(body, tokenizer, caller, server.context.limits, made))
+
+    assert (requests(3), requests(12, encoding_format="base64")) == (3, 12)
+    with pytest.raises(RequestError, match="has room for 3; with encoding_format: base64 four times as many do"):
+        requests(4)
+    with pytest.raises(RequestError, match=r"has room for 12$"):
+        requests(13, encoding_format="base64")
+
+
 def test_in_base64_they_are_little_endian_floats_of_32_bits(server: ScriptedServer) -> None:
     plain = server.post(EMBEDDINGS, input=["one", "Two plus two"], encoding_format="float").json()["data"]
     packed = server.post(EMBEDDINGS, input=["one", "Two plus two"], encoding_format="base64").json()["data"]
@@ -75,7 +114,7 @@ def test_the_mean_is_of_all_tokens_however_they_were_cut(server: ScriptedServer,
     body = parse_body(EmbeddingBody, {"model": "m", "input": [[12] * 100]})
     caller = Caller(name="x", arrival=0.0, namespace="")
     limits = replace(server.context.limits, timeout_seconds=1e12, queue_seconds=1e12)
-    (request,) = embedding_requests(body, tokenizer, caller, limits, Pooling.MEAN)
+    (request,) = embedding_requests(body, tokenizer, caller, limits, Embeddings(Pooling.MEAN))
     server.call(_read(server, request))
     length = math.hypot(4950, 1000)
     assert request.reading.direction().tolist() == pytest.approx([4950 / length, 1000 / length])
@@ -109,7 +148,7 @@ def test_prefixes_are_those_of_the_same_salt(server: ScriptedServer) -> None:
 @pytest.mark.parametrize(
     ("extra", "param"),
     [
-        ({"input": ["x"] * 17}, "input"),
+        ({"input": ["x"] * (MAX_TEXTS + 1)}, "input"),
         ({"input": []}, "input"),
         ({"input": ""}, "input"),
         ({"input": [""]}, "input"),
@@ -149,10 +188,19 @@ def test_each_field_that_the_official_client_knows_is_known() -> None:
 
 
 def test_a_full_queue_takes_none_of_them(tokenizer: Tokenizer) -> None:
-    with scripted_server(tokenizer, max_waiting=4) as server:
-        reply = server.post(EMBEDDINGS, input=["x"] * 5)
+    with scripted_server(tokenizer, max_waiting=4, max_num_seqs=1) as server, ThreadPoolExecutor(5) as pool:
+        server.model.gate.clear()
+        first = pool.submit(server.post, EMBEDDINGS, input="x")
+        until(lambda: server.engine.stats().running == 1, "one is computed")
+        others = [pool.submit(server.post, EMBEDDINGS, input="x") for _ in range(3)]
+        until(lambda: sum(server.engine.stats().waiting.values()) == 3, "three wait")
+        arrivals = server.engine.arrivals
+        reply = server.post(EMBEDDINGS, input=["x"] * 2)
         assert (reply.status_code, reply.json()["error"]["code"]) == (429, "queue_full")
-        assert server.post(EMBEDDINGS, input=["x"] * 4).status_code == 200
+        assert server.engine.arrivals == arrivals
+        server.model.gate.set()
+        assert {each.result().status_code for each in (first, *others)} == {200}
+        assert server.post(EMBEDDINGS, input=["x"] * 5).status_code == 200  # more than the queue holds
 
 
 def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer) -> None:

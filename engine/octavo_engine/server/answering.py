@@ -41,21 +41,30 @@ class Events(Protocol):
 class Answering:
     """Used once, by `plain` or by `stream`.
 
-    `requests` are `copies` for each prompt, of which the `kept` best are answered with.
+    `requests` are `copies` for each prompt, of which the `kept` best are answered with. Of a plain answer's no more
+    than `at_once` are in the engine at a time.
     """
 
     def __init__(
-        self, engine: AsyncEngine, requests: Sequence[Request], receive: Receive, *, copies: int = 1, kept: int = 1
+        self,
+        engine: AsyncEngine,
+        requests: Sequence[Request],
+        receive: Receive,
+        *,
+        copies: int = 1,
+        kept: int = 1,
+        at_once: int | None = None,
     ) -> None:
         self._engine = engine
         self.requests = requests
         self._receive = receive
-        self.copies, self._kept = copies, kept
+        self.copies, self._kept, self._at_once = copies, kept, at_once
 
     async def plain(self, write: Write) -> Response:
         """Wait for all choices and send what `write` makes of them and of the token counts."""
         parts: list[list[Delta]] = [[] for _ in self.requests]
-        async with aclosing(generate(self._engine, self.requests, self._receive, whole=True)) as arrivals:
+        every = generate(self._engine, self.requests, self._receive, whole=True, at_once=self._at_once)
+        async with aclosing(every) as arrivals:
             async for deltas in arrivals:
                 for index, delta in deltas:
                     parts[index].append(delta)

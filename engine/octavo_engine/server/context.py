@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.config import ServerConfig
-from octavo_engine.request import Pooling, RejectReason, Request
+from octavo_engine.request import RejectReason, Request
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.embeddings import Embeddings
 from octavo_engine.server.exchange import Watcher
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
@@ -34,7 +35,7 @@ class Context:
     forms: Forms  # that answers can be kept to
     formats: Formats = field(default_factory=Formats)  # how the model writes calls and thoughts
     share_prefixes: bool = False  # between callers with different keys
-    pooling: Pooling = Pooling.LAST  # how embeddings are made
+    embeddings: Embeddings = field(default_factory=Embeddings)
     on_reject: Callable[[RejectReason], None] = lambda _: None
     on_refused: Callable[[Sequence[Request]], None] = lambda _: None  # whole bodies for which there was no room
     on_end: Watcher = lambda _: None  # of each request, however it ended

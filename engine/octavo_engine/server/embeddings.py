@@ -15,18 +15,31 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from octavo_engine.errors import RequestError
 from octavo_engine.output import Delta
 from octavo_engine.prompt_reading import HiddenSum
 from octavo_engine.request import Pooling, Request, SamplingParams
 from octavo_engine.server.fields import Body, Refused, asks, ignored
 from octavo_engine.server.intake import Caller, Limits, check_ids, make_request
 from octavo_engine.server.prompts import check_length
-from octavo_engine.server.schemas import MAX_PRIORITY, MAX_PROMPTS, Label, Prompt, as_prompts
+from octavo_engine.server.schemas import MAX_PRIORITY, Label, Prompt, as_prompts
 from octavo_engine.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 
 COMPUTED = SamplingParams(max_tokens=0)
+MAX_TEXTS = 2048  # OpenAI's; its clients send as many when they are given more
+TEXTS_AT_ONCE = 32  # of a list, and no more than half a queue: the others are not in it yet
+MAX_NUMBERS = 1 << 21  # of an answer: 40 MB as JSON, and as many in memory
+BASE64_NUMBERS = 1 << 23  # the same: they take a quarter
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """How this model's are made."""
+
+    pooling: Pooling = Pooling.LAST
+    size: int = 1  # numbers of one
 
 
 class EmbeddingBody(Body):
@@ -34,8 +47,8 @@ class EmbeddingBody(Body):
 
     model: Annotated[str, Field(min_length=1, max_length=512, description="the served name")]
     input: Annotated[
-        list[Prompt], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), BeforeValidator(as_prompts)
-    ] = Field(description="one or up to 16, each text or token ids")
+        list[Prompt], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True), BeforeValidator(as_prompts)
+    ] = Field(description=f"one or up to {MAX_TEXTS:,}, each text or token ids")
     encoding_format: Literal["float", "base64"] | None = asks(
         "`base64`: the numbers as 32-bit floats, little-endian; default: `float`"
     )
@@ -50,14 +63,24 @@ class EmbeddingBody(Body):
 
 
 def embedding_requests(
-    body: EmbeddingBody, tokenizer: Tokenizer, caller: Caller, limits: Limits, pooling: Pooling
+    body: EmbeddingBody, tokenizer: Tokenizer, caller: Caller, limits: Limits, made: Embeddings
 ) -> list[Request]:
     """A request for each text, in order; raises RequestError. May run in a thread."""
+    _check_answer(body, made.size)
     prompts = [_ids(text, body, tokenizer, limits) for text in body.input]
     return [
-        make_request(body, prompt, COMPUTED, caller, limits, number=index, pooling=pooling)
+        make_request(body, prompt, COMPUTED, caller, limits, number=index, pooling=made.pooling)
         for index, prompt in enumerate(prompts)
     ]
+
+
+def _check_answer(body: EmbeddingBody, size: int) -> None:
+    packed = body.encoding_format == "base64"
+    most = max(1, (BASE64_NUMBERS if packed else MAX_NUMBERS) // size)
+    if len(body.input) > most:
+        remedy = "" if packed else "; with encoding_format: base64 four times as many do"
+        message = f"input: of this model's embeddings, {size:,} numbers each, one answer has room for {most}{remedy}"
+        raise RequestError(message, param="input")
 
 
 def _ids(text: str | list[int], body: EmbeddingBody, tokenizer: Tokenizer, limits: Limits) -> list[int]:

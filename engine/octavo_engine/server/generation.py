@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -19,27 +20,46 @@ Indexed = tuple[int, Delta]
 
 
 async def generate(
-    engine: AsyncEngine, requests: Sequence[Request], receive: Receive, *, whole: bool = False
+    engine: AsyncEngine,
+    requests: Sequence[Request],
+    receive: Receive,
+    *,
+    whole: bool = False,
+    at_once: int | None = None,
 ) -> AsyncGenerator[list[Indexed], None]:
     """The deltas of all requests as they come, each with its request's index: at once what has come at once.
 
-    `whole`: nobody looks before a request has ended, so the reader is not woken before. A client that goes away ends
-    them all, and so does leaving this iterator early. Raises what `submit` and the streams raise, and Refusal for a
-    request that was ended from outside.
+    `whole`: nobody looks before a request has ended, so the reader is not woken before. `at_once`: more are not in the
+    engine at a time, so that a long list leaves room in the queue for others. A client that goes away ends them all,
+    and so does leaving this iterator early. Raises what `submit` and the streams raise, and Refusal for a request that
+    was ended from outside.
     """
-    streams, mailbox = engine.submit_all(requests), Mailbox(only_ends=whole)
-    for index, stream in enumerate(streams):
-        stream.deliver_to(mailbox, index)
+    mailbox, streams = Mailbox(only_ends=whole), list[Stream]()
+
+    def submit(more: int) -> None:
+        first = len(streams)
+        wave = requests[first : first + more]
+        for request in wave if first else ():
+            request.arrive(time.monotonic())
+        for index, stream in enumerate(engine.submit_all(wave), first):
+            stream.deliver_to(mailbox, index)
+            streams.append(stream)
+
+    submit(len(requests) if at_once is None else at_once)
     running = len(streams)
     try:
         async with _ended_by_disconnect(streams, receive):
             while running:
                 deltas, error = _sorted(await mailbox.take(), requests, engine.retry_seconds)
-                running -= sum(delta.finish_reason is not None for _, delta in deltas)
+                ended = sum(delta.finish_reason is not None for _, delta in deltas)
                 if deltas:
                     yield deltas
                 if error is not None:
                     raise error
+                before = len(streams)
+                if ended and before < len(requests):
+                    submit(ended)
+                running += len(streams) - before - ended
     finally:
         for stream in streams:
             stream.cancel()

@@ -22,7 +22,7 @@ from octavo_engine.server.chunks import Chunks
 from octavo_engine.server.completion_tokens import Echo
 from octavo_engine.server.context import Context
 from octavo_engine.server.counted_chunks import CountedChunks
-from octavo_engine.server.embeddings import EmbeddingBody, EmbeddingWriter, embedding_requests
+from octavo_engine.server.embeddings import TEXTS_AT_ONCE, EmbeddingBody, EmbeddingWriter, embedding_requests
 from octavo_engine.server.exchange import Exchange
 from octavo_engine.server.fields import Body, parse_body
 from octavo_engine.server.forms import check_calls, hold_to_form, spec_of, thought_before
@@ -131,10 +131,12 @@ class Routes:
         posted = await self._read(request, EmbeddingBody)
         body, caller, context = posted.body, self._caller("embd", request), self._context
         requests = await posted.work(
-            lambda: embedding_requests(body, context.tokenizer, caller, context.limits, context.pooling)
+            lambda: embedding_requests(body, context.tokenizer, caller, context.limits, context.embeddings)
         )
         writer = EmbeddingWriter(context.model_name, body, requests)
-        answering = Answering(context.engine, requests, request.receive)
+        # Of a long list, no more at a time than leave room in the queue for others.
+        at_once = max(1, min(TEXTS_AT_ONCE, context.engine.max_waiting_requests // 2))
+        answering = Answering(context.engine, requests, request.receive, at_once=at_once)
         return await self._answer(request, answering, writer.answer, None)
 
     async def models(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from octavo_engine.runtime import host
 from octavo_engine.server.app import build_app
 from octavo_engine.server.context import Context
 from octavo_engine.server.door import Door, open_door
+from octavo_engine.server.embeddings import Embeddings
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle, State
 from octavo_engine.server.listeners import api_listener, bind, start_management, url_of
@@ -248,7 +249,7 @@ def build_context(parts: Parts, engine: AsyncEngine) -> Context:
         forms=parts.forms,
         formats=Formats.of(parts.tokenizer.chat_template, server.tool_call_parser, server.reasoning_parser),
         share_prefixes=config.prefix_cache_scope == "server",
-        pooling=parts.pooling,
+        embeddings=Embeddings(parts.pooling, parts.assembly.spec.hidden),
         on_reject=parts.metrics.rejected,
         on_refused=parts.recorder.refused,
         on_end=parts.watchers.tell,

@@ -69,5 +69,6 @@ seen = {
     "calls": calls(),
     "structured": of_a_form.invoke("Describe Paris.").model_dump(),
     "embeddings": embeddings.embed_documents(["a text", "another"]),
+    "long list": [vector[:1] for vector in embeddings.embed_documents(["a text", "another"] * 40)],
 }
 print(json.dumps(seen))
