@@ -64,7 +64,8 @@ requirements: $(UV) ## Resolve the pinned requirements again
 bench: venv ## Compare with transformers on this machine, side by side
 	$(BIN)/python benchmarks/side_by_side.py
 
-bench-cpu: venv ## Compare with vLLM on this machine's processors, under its own load client (20 minutes; goes on where it stopped)
+bench-cpu: venv ## Compare with llama.cpp in few bits, then with vLLM under its own load client, on this machine's processors (20 minutes; goes on where it stopped)
+	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python benchmarks/quantized_decode.py
 	PYTHONPATH=engine:benchmarks:benchmarks/cpu $(BIN)/python -m cpu_figures $(ARGS)
 
 bench-why: venv ## Measure why blocks and continuous batching: one pool, used in three ways; writes docs/WHY_PAGING.md's table and picture
