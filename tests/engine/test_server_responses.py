@@ -155,7 +155,7 @@ def test_a_form_comes_back_as_it_was_asked_for(smollm2_gguf: Path, text: Any, he
         ({"text": {"format": {"type": "json_object"}}, "tools": TOOLS}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"style": "terse"}}, "text.style"),
-        ({"tools": [TOOLS[0] | {"strict": True}]}, "tools[0].strict"),
+        ({"tools": [TOOLS[0] | {"strict": True, "parameters": UNIQUE}]}, "tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 10_000}, "max_output_tokens"),

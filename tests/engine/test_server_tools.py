@@ -9,41 +9,18 @@ from typing import Any
 import openai
 import pytest
 
-from octavo_engine.request import Request, Sampled
 from scripted_server import ScriptedModel
-from scripted_talk import CALLS, HERMES, THINKING, TURNS, prompt_of, saying
+from scripted_talk import BOTH, CALLS, HERMES, THINKING, TURNS, held_to_form, joined, plain, prompt_of, saying
 
 QUESTION: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
-STRICT = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS, "strict": True}}
-ODD = {"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}
-
-
-def joined(chunks: Any) -> dict[str, Any]:
-    """What a stream's chunks say together, as a plain choice would."""
-    message: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": []}
-    end = None
-    for chunk in chunks:
-        (choice,) = chunk.choices
-        assert end is None, "a chunk after the end"
-        end = choice.finish_reason
-        message["content"] += choice.delta.content or ""
-        message["reasoning_content"] += getattr(choice.delta, "reasoning_content", None) or ""
-        for call in choice.delta.tool_calls or []:
-            if call.id is not None:
-                assert (call.index, call.type) == (len(message["calls"]), "function")
-                message["calls"].append([call.function.name, ""])
-            message["calls"][call.index][1] += call.function.arguments
-    return message | {"end": end}
-
-
-def plain(answer: Any) -> dict[str, Any]:
-    (choice,) = answer.choices
-    calls = [[call.function.name, call.function.arguments] for call in choice.message.tool_calls or []]
-    thought = getattr(choice.message, "reasoning_content", None) or ""
-    content = choice.message.content or ""
-    return {"content": content, "reasoning_content": thought, "calls": calls, "end": choice.finish_reason}
+STRICT: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS, "strict": True}}
+ODD: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}},
+}
+ODD_STRICT = ODD | {"function": ODD["function"] | {"strict": True}}
 
 
 def test_calls_plain_and_streamed(smollm2_gguf: Path) -> None:
@@ -95,7 +72,10 @@ def test_one_call_at_most_and_none_at_all(smollm2_gguf: Path) -> None:
         (HERMES, {"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
         (HERMES, {"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
         (HERMES, {"tool_choice": "required", "extra_body": {"ignore_eos": True}}, "ignore_eos"),
-        (HERMES, {"tools": [STRICT]}, "tools[0].function.strict"),
+        (HERMES, {"tools": [ODD_STRICT]}, "tools"),
+        (HERMES, {"tools": [STRICT], "parallel_tool_calls": False, "extra_body": {"ignore_eos": True}}, "ignore_eos"),
+        (HERMES, {"tools": [STRICT], "response_format": {"type": "json_object"}}, "response_format"),
+        (BOTH, {"tools": [STRICT], "extra_body": {"chat_template_kwargs": {"forced": True}}}, "tools"),
         (HERMES, {"tools": [ODD], "tool_choice": "required"}, "tools"),
         (THINKING, {}, "tools"),
         ("{{ messages[0].content }}{# <tool_call> #}", {}, "tools"),
@@ -125,18 +105,6 @@ def test_thoughts_plain_and_streamed(smollm2_gguf: Path, forced: bool) -> None:
         assert quiet == joined(client.chat.completions.create(**asked, stream=True))
 
 
-def holding(sample: Any) -> Any:
-    """Sampling that fails where the script says what the request's form does not allow."""
-
-    def held(model: ScriptedModel, request: Request) -> Sampled:
-        sampled: Sampled = sample(model, request)
-        assert request.constraint is not None
-        allowed, token = request.constraint.allowed(request.tokens, request.num_prompt), sampled.token_id
-        return sampled if allowed[token // 8] >> token % 8 & 1 else Sampled(token, error="not of the form")
-
-    return held
-
-
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 LIST = '[{"name": "get_weather", "arguments": {"city": "Paris 日本"}}, {"name": "f", "arguments": {"city": "Nice"}}]'
 
@@ -151,7 +119,7 @@ LIST = '[{"name": "get_weather", "arguments": {"city": "Paris 日本"}}, {"name"
 def test_a_call_that_has_to_be_is_held_to_its_schema(
     smollm2_gguf: Path, monkeypatch: pytest.MonkeyPatch, *, template: str, choice: Any, text: str, calls: Any
 ) -> None:
-    monkeypatch.setattr(ScriptedModel, "_sample", holding(ScriptedModel._sample))
+    monkeypatch.setattr(ScriptedModel, "_sample", held_to_form(ScriptedModel._sample))
     with saying(smollm2_gguf, template, text) as (server, client):
         asked: Any = {"model": "scripted", "messages": QUESTION, "tools": [*TOOLS, STRICT], "tool_choice": choice}
         found = plain(client.chat.completions.create(**asked))
@@ -173,7 +141,7 @@ def test_a_call_that_has_to_be_is_held_to_its_schema(
 def test_what_is_no_such_call_cannot_be_said(
     smollm2_gguf: Path, monkeypatch: pytest.MonkeyPatch, choice: Any, text: str
 ) -> None:
-    monkeypatch.setattr(ScriptedModel, "_sample", holding(ScriptedModel._sample))
+    monkeypatch.setattr(ScriptedModel, "_sample", held_to_form(ScriptedModel._sample))
     with saying(smollm2_gguf, TURNS, text) as (_, client), pytest.raises(openai.InternalServerError):
         client.chat.completions.create(model="scripted", messages=QUESTION, tools=TOOLS, tool_choice=choice)
 

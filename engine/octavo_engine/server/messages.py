@@ -135,7 +135,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSA
 class FunctionSpec(Body):
     """A function that the model may call. `parameters` is a JSON schema, which the model reads.
 
-    `strict` asks for calls that are held to it: so are all that an answer has to be, and no others.
+    `strict` asks for calls that are held to it. So are all that an answer has to be.
     """
 
     name: FunctionName

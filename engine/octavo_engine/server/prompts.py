@@ -34,17 +34,12 @@ def chat_prompts(body: ChatBody, tokenizer: Tokenizer, limits: Limits, formats: 
 
 
 def _check_tools(body: ChatBody, formats: Formats) -> None:
-    """Refused, rather than ignored, where calls could not be enforced or understood."""
+    """Refused, rather than ignored, where there is no such tool, or calls could not be understood."""
     named = body.named_tool
     if named is not None and all(tool.function.name != named for tool in body.offered):
         raise RequestError(f"tool_choice: no tool is called {named}", param="tool_choice")
     if body.must_call:
         return
-    for number, tool in enumerate(body.offered):
-        if tool.function.strict:
-            param = f"tools[{number}].function.strict"
-            message = f"{param}: calls that the model need not make are not held to a schema; use tool_choice: required"
-            raise RequestError(message, param=param, code="unsupported_parameter")
     if body.offered and formats.tools is None:
         message = "tools: how this model writes calls is not known; start the server with --tool-call-parser"
         raise RequestError(message, param="tools", code="unsupported_parameter")

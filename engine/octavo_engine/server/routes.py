@@ -220,11 +220,12 @@ class Routes:
         form = form and replace(form, param=named(form.param))
         await hold_to_form(form, requests, self._context.forms, thought)
 
-    @staticmethod
-    def _form_of(body: ChatBody | CompletionBody, reading: Reading) -> Spec | None:
+    def _form_of(self, body: ChatBody | CompletionBody, reading: Reading) -> Spec | None:
         form = spec_of(body)
         check_calls(form, calls=reading.calls)
-        return call_form(body) if form is None and isinstance(body, ChatBody) else form
+        if form is not None or not isinstance(body, ChatBody):
+            return form
+        return call_form(body, reading.format, self._context.tokenizer)
 
     async def _written(
         self, posted: Posted[ChatBody] | Posted[CompletionBody], requests: list[EngineRequest], writer: Writer

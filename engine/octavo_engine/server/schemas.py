@@ -222,8 +222,8 @@ class ChatBody(Sampling):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = asks("and those of so many likeliest; needs `logprobs`")
     tools: Tools | None = asks("up to 128 functions; where the model's chat template has a place for them, else a 400")
     tool_choice: ToolChoice | None = asks(
-        "`none`; `auto`: the model decides; `required`, or a function by its name: the answer is calls, held to their"
-        " schemas; default: `auto`"
+        "`none`; `auto`: the model decides, and its calls keep to the schemas of `strict` tools; `required`, or a"
+        " function by its name: the answer is calls, held to their schemas; default: `auto`"
     )
     parallel_tool_calls: bool | None = asks("false: the answer has one call at most")
     reasoning_effort: Annotated[str, Field(max_length=32)] | None = asks(

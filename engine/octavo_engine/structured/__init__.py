@@ -1,13 +1,14 @@
 """Answers of a given form: JSON of a schema, a regular expression, one of some choices, a grammar.
 
-`spec` and `vocabulary` < `matching`, `thought` (one answer on its way) < `grammar` < `rehearsal` (of one, where it can
-be killed: `trials`) and `kept` < `forms`, which the server asks. Only this package knows the grammar engine,
-llguidance; the sampler sees a `Constraint` (in `request`), and the step loop nothing at all.
+`opening` < `spec` and `vocabulary` < `matching`, `thought`, `watching` (one answer on its way) < `grammar` <
+`rehearsal` (of one, where it can be killed: `trials`) and `kept` < `forms`, which the server asks. Only this package
+knows the grammar engine, llguidance; the sampler sees a `Constraint` (in `request`), and the step loop nothing at all.
 """
 
 from octavo_engine.structured.forms import Forms
 from octavo_engine.structured.grammar import Grammar
+from octavo_engine.structured.opening import Mark, Openings, Start
 from octavo_engine.structured.spec import Kind, Spec
 from octavo_engine.structured.thought import Thought, thought_between
 
-__all__ = ["Forms", "Grammar", "Kind", "Spec", "Thought", "thought_between"]
+__all__ = ["Forms", "Grammar", "Kind", "Mark", "Openings", "Spec", "Start", "Thought", "thought_between"]

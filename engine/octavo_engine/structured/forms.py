@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from llguidance import LLTokenizer
 
@@ -21,6 +22,7 @@ from octavo_engine.structured.kept import Kept
 from octavo_engine.structured.spec import Spec
 from octavo_engine.structured.trials import Trials
 from octavo_engine.structured.vocabulary import Tokens, grammar_tokenizer
+from octavo_engine.structured.watching import Watcher
 
 COMPILE_SECONDS = 2.0  # a hundred times what a schema of ten kilobytes takes
 WORKERS = 2  # a form that takes long keeps one of them until it is killed
@@ -47,6 +49,7 @@ class Forms:
         self._source = tokenizer
         # The engine knows one end, which must be a token of the tokenizer: those that only the model has come last.
         self._end_ids = sorted(end_ids, key=lambda index: (index >= tokenizer.vocab_size, index))
+        self._watcher = Watcher(tokenizer, self._end_ids)
         self._seconds = seconds
         self._trials = Trials(tokenizer, self._end_ids, seconds=seconds, places=WORKERS) if tried else None
         self._on_asked = on_asked
@@ -84,6 +87,9 @@ class Forms:
         if (kept := self._kept.find(spec)) is not None:
             return kept
         grammar = compile_spec(spec, self._prepared(spec).result(), self._end_ids)
+        if spec.openings is not None:
+            tokens = grammar.tokenizer.tokenize_bytes
+            grammar = replace(grammar, watches=self._watcher.watches(spec.openings, grammar.starts, tokens))
         self._kept.put(spec, grammar)
         return grammar
 

@@ -21,6 +21,7 @@ from octavo_engine.request import Constraint
 from octavo_engine.structured.matching import Blame, FormLost, Matching, limit_met, one_line, panics_as_errors
 from octavo_engine.structured.spec import Kind, Spec
 from octavo_engine.structured.thought import AfterThought, Thought, everything_but
+from octavo_engine.structured.watching import Watched, Watches
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -47,6 +48,7 @@ REMEDIES = {
     Kind.REGEX: "write it without lookaround and back references, and with smaller repetitions",
     Kind.CHOICE: "give fewer or shorter choices",
     Kind.GRAMMAR: "write rules as Lark or GBNF has them, with one called start or root",
+    Kind.PARTS: "leave out what cannot be enforced (anyOf may do for oneOf), or strict, and check the calls for it",
 }
 # And where the form can be enforced, but takes too much work.
 SIMPLER = {
@@ -55,6 +57,7 @@ SIMPLER = {
     Kind.REGEX: "nest no repetitions in each other, and bound them lower or not at all",
     Kind.CHOICE: "give fewer or shorter choices",
     Kind.GRAMMAR: "let fewer rules begin at one place, and write words as one text or one expression each",
+    Kind.PARTS: "use simpler patterns, smaller counts and fewer alternatives at one place, or leave out strict",
 }
 ANEW_SECONDS = 0.05  # nearly all forms are compiled in a tenth of it
 DEAD_END = "NoExtension"  # so begins what is said where nothing can come
@@ -69,6 +72,7 @@ class Grammar:
     spec: Spec  # as the first wrote it who asked for it
     tokenizer: LLTokenizer
     seconds: float  # of the processor, that it took to compile
+    watches: Watches | None = None  # the answer is free but for the forms that it begins; None: it is the form
     worn: Event = field(default_factory=Event)  # set: what its copies share is used up, and another should be made
 
     def start(self, thought: Thought | None = None, *, param: str | None = None) -> Constraint:
@@ -76,11 +80,23 @@ class Grammar:
 
         thought: what it may begin with before that. param: the field, as the one who asks has named it.
         """
-        blame = Blame(param or self.spec.param, SIMPLER[self.spec.kind])
-        matching = Matching(self.prototype.deep_copy(), self.end_ids, blame, self._anew)
+        blame = _blame(self.spec, param or self.spec.param)
+
+        def begin() -> Matching:
+            return Matching(self.prototype.deep_copy(), self.end_ids, blame, self._anew)
+
+        form = begin() if self.watches is None else Watched(self.watches, begin)
         if thought is None:
-            return matching
-        return AfterThought(matching, thought, everything_but(self.tokenizer.vocab_size, self.end_ids))
+            return form
+        if self.watches is not None:  # a thought is as free as what comes after it, and may be all that comes
+            return AfterThought(form, thought, self.watches.free)
+        return AfterThought(form, thought, everything_but(self.tokenizer.vocab_size, self.end_ids))
+
+    def starts(self, text: bytes) -> bool:
+        """Whether some text of the form begins with this one."""
+        tokens = self.tokenizer.tokenize_bytes(text)
+        with panics_as_errors():
+            return self.prototype.deep_copy().validate_tokens(tokens) == len(tokens)
 
     def _anew(self) -> LLMatcher | None:
         """For an answer that cannot go on with what the copies share. It is made within a step, so it must be quick."""
@@ -105,12 +121,16 @@ def compile_spec(spec: Spec, tokenizer: LLTokenizer, end_ids: Sequence[int]) -> 
     except FormLost as error:
         raise _refusal(spec, str(error)) from error
     if (met := limit_met(matcher)) is not None:
-        raise Blame(spec.param, SIMPLER[spec.kind]).of(met)
+        raise _blame(spec, spec.param).of(met)
     if matcher.is_error() and not matcher.get_error().startswith(DEAD_END):
         raise _refusal(spec, matcher.get_error())
     if matcher.is_error() or not possible:
         raise _refusal(spec, "no text satisfies it")
     return Grammar(matcher, tuple(end_ids), spec, tokenizer, time.thread_time() - began)
+
+
+def _blame(spec: Spec, param: str) -> Blame:
+    return Blame(param, SIMPLER[spec.kind], "an answer" if spec.kind is not Kind.PARTS else "a call")
 
 
 def _source(spec: Spec) -> str:
@@ -128,6 +148,12 @@ def _refusal(spec: Spec, reason: str) -> RequestError:
 
 def _of_schema(text: str) -> str:
     return LLMatcher.grammar_from_json_schema(text, overrides=JSON_STYLE)
+
+
+def _of_parts(text: str) -> str:
+    rules, schemas = json.loads(text)
+    parts = (f"{name}: %json {json.dumps(schema | {'x-guidance': JSON_STYLE})}" for name, schema in schemas.items())
+    return LLMatcher.grammar_from_lark("\n".join([rules, *parts]))
 
 
 def _of_expression(text: str) -> str:
@@ -150,4 +176,5 @@ _CONVERTERS: dict[Kind, Callable[[str], str]] = {
     Kind.REGEX: _of_expression,
     Kind.CHOICE: _of_choices,
     Kind.GRAMMAR: lambda text: LLMatcher.grammar_from_lark(any_to_lark(text)),
+    Kind.PARTS: _of_parts,
 }

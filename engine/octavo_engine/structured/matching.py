@@ -30,14 +30,16 @@ class FormLost(OctavoError):
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a client is told whose form meets a limit: the field that it is in, and what would make it simpler."""
+    """What a client is told whose form meets a limit: the field that it is in, what would make it simpler, and what has
+    the form."""
 
     param: str
     remedy: str
+    whole: str = "an answer"
 
     def of(self, met: str, tokens: int = 0) -> FormTooComplex:
         """`met`: the limit, in the grammar engine's words. `tokens`: how far the answer had come."""
-        where = f"after {tokens} tokens of an answer" if tokens else "at the first token of an answer"
+        where = f"after {tokens} tokens of {self.whole}" if tokens else f"at the first token of {self.whole}"
         message = f"{self.param}: this form is too complex {where}: {one_line(met)}; {self.remedy}"
         return FormTooComplex(message, param=self.param)
 
@@ -80,6 +82,11 @@ class Matching:
                 raise
         self._matcher, self._taken, self._alone = matcher, 0, True
         return self._allowed(tokens, first)
+
+    @property
+    def complete(self) -> bool:
+        """True when the tokens that it was last asked about are a whole of the form."""
+        return self._matcher.is_accepting()
 
     def _allowed(self, tokens: Sequence[int], first: int) -> bytes:
         with panics_as_errors():

@@ -6,12 +6,13 @@ Knows no grammar engine: whether such a form can be kept to is for `grammar` to 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from octavo_engine.errors import RequestError
+from octavo_engine.structured.opening import Openings
 
 # A form is read in milliseconds up to here. The longest schemas in use, whole configuration files', have about as much.
 MAX_CHARACTERS = 64 * 1024
@@ -27,6 +28,7 @@ class Kind(StrEnum):
     REGEX = "regex"
     CHOICE = "choice"
     GRAMMAR = "grammar"
+    PARTS = "parts"  # JSON of schemas among fixed texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,9 @@ class Spec:
     """A form. Two are equal when they ask for the same in the same words, whichever field of the body they were in."""
 
     kind: Kind
-    text: str  # the schema or the choices as JSON, the expression, the grammar; empty for any object
+    text: str  # the schema, the choices or the parts as JSON, the expression, the grammar; empty for any object
     param: str = field(compare=False)  # the field, for complaints
+    openings: Openings | None = None  # the answer is free, and each form in it begins so; None: it is the form
 
 
 def json_object(param: str) -> Spec:
@@ -76,6 +79,15 @@ def choice(choices: Sequence[str], param: str) -> Spec:
 def grammar(rules: str, param: str) -> Spec:
     """Text of a context-free grammar; raises RequestError."""
     return Spec(Kind.GRAMMAR, _of_size(rules, param), param)
+
+
+def parts(rules: str, schemas: Mapping[str, Any], openings: Openings, param: str) -> Spec:
+    """Whatever the answer says, what comes after an opening: text of `rules`, Lark's, which name the `schemas`; raises
+    RequestError."""
+    for schema in schemas.values():
+        json_schema(schema, param)
+    text = json.dumps([rules, schemas], ensure_ascii=False, separators=(",", ":"))
+    return Spec(Kind.PARTS, _of_size(text, param), param, openings)
 
 
 def _of_size(text: str, param: str) -> str:

@@ -19,20 +19,25 @@ def one_call(parameters: JsonSchema | None) -> JsonSchema:
 
 def some_calls(functions: Mapping[str, JsonSchema | None], most: int | None) -> JsonSchema:
     """The schema of an answer that is a list of calls, one at least and `most` at most, of `functions`, by name."""
-    calls = [_call(name) for name in functions]
-    schema = {"type": "array", "items": calls[0] if len(calls) == 1 else {"anyOf": calls}, "minItems": 1}
-    if most is not None:
-        schema["maxItems"] = most
-    arguments = {name: _moved(one_call(parameters), f"#/$defs/{name}") for name, parameters in functions.items()}
-    return schema | {"$defs": arguments}
+    call = any_call(functions)
+    schema = {"type": "array", "items": call, "minItems": 1, "$defs": call.pop("$defs")}
+    return schema if most is None else schema | {"maxItems": most}
 
 
-def _call(name: str) -> JsonSchema:
+def any_call(functions: Mapping[str, JsonSchema | None], arguments: str = "arguments") -> JsonSchema:
+    """The schema of a call of one of `functions`. `arguments`: what their member is called."""
+    calls = [_call(name, arguments) for name in functions]
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    places = {name: _moved(one_call(parameters), f"#/$defs/{name}") for name, parameters in functions.items()}
+    return schema | {"$defs": places}
+
+
+def _call(name: str, arguments: str) -> JsonSchema:
     """The name comes first, so that the arguments can go out as they come."""
     return {
         "type": "object",
-        "properties": {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/{name}"}},
-        "required": ["name", "arguments"],
+        "properties": {"name": {"const": name}, arguments: {"$ref": f"#/$defs/{name}"}},
+        "required": ["name", arguments],
         "additionalProperties": False,
     }
 

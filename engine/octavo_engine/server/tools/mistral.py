@@ -10,8 +10,10 @@ from octavo_engine.server.tools.json_text import SPACE, Progress, ValueEnd
 from octavo_engine.server.tools.marked import MarkedText
 from octavo_engine.server.tools.message import Message
 
-MARK = "[TOOL_CALLS]"
-_HEAD = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})(?:\[CALL_ID\][A-Za-z0-9_-]{1,64})?(?:\[ARGS\])?\s*")
+MARK, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_HEAD = re.compile(
+    rf"\s*([A-Za-z0-9_.-]{{1,64}})(?:{re.escape(CALL_ID)}[A-Za-z0-9_-]{{1,64}})?(?:{re.escape(ARGUMENTS)})?\s*"
+)
 _LONGEST_HEAD = 256
 
 
