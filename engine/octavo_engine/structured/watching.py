@@ -76,14 +76,13 @@ class Watcher:
 
     def _completing_tokens(self, opening: Opening, *, special: bool) -> dict[int, bytes]:
         """The tokens that may complete an opening, with what they show: looked up once, among all there are."""
-        key = (opening.lasts, special)
-        if key not in self._completing:
-            text = self._shown(special=special)
-            shown = ((token, text(token)) for token in range(self._tokenizer.vocab_size))
-            self._completing[key] = {
-                token: spelled for token, spelled in shown if any(last in spelled for last in opening.lasts)
-            }
-        return self._completing[key]
+        lasts, tokenizer = opening.lasts, self._tokenizer
+        if (lasts, special) not in self._completing:
+            silent = frozenset[int]() if special else tokenizer.special_ids
+            spelled = enumerate(map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
+            found = {token: text for token, text in spelled for last in lasts if last in text}
+            self._completing[lasts, special] = {t: text for t, text in found.items() if t not in silent}
+        return self._completing[lasts, special]
 
     def _shown(self, *, special: bool) -> Callable[[int], bytes]:
         """What a token shows in a text, where control tokens show their names (`special`), or nothing."""
