@@ -62,6 +62,15 @@ def test_calls_are_made_run_and_their_results_told(seen: Any) -> None:
     assert (name, given["city"] in CITIES) == ("weather", True)
 
 
+def test_calls_of_its_own_are_held_to_the_schemas_of_strict_tools(seen: Any) -> None:
+    """The model has been told of calls with a city that the schema does not have."""
+    offered = seen["offered"]
+    assert offered["loose"][0] == ["weather", {"city": "Rome"}]
+    (((name, given), *_), end) = offered["plain"]
+    assert (name, given["city"] in CITIES, end) == ("weather", True, "tool-calls")
+    assert offered["streamed"] == offered["plain"]
+
+
 def test_a_refusal_is_an_error_of_its_own_kind(seen: Any) -> None:
     wrong = seen["wrong"]
     assert (wrong["known"], wrong["status"], wrong["retry"]) == (True, 400, False)
@@ -77,3 +86,9 @@ def test_embeddings_are_the_same_by_either_provider(everything: Any) -> None:
 
 def test_a_text_is_continued(everything: Any) -> None:
     assert "Paris" in everything["completion"]
+
+
+def test_zz(everything):
+    import json
+    for k in WAYS: print(k, json.dumps(everything[k]["offered"])[:1800])
+    assert 0

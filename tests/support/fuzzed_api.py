@@ -21,9 +21,12 @@ FOR_ALL = (
 FOR_GOOD = ("--mode=positive",)
 # A list of more than 4,096 messages is longer than a body may be: 413 refuses it, too.
 SETTINGS = """
+hooks = {hooks}
+
 [checks.negative_data_rejection]
 expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422"]
 """
+HOOKS = Path(__file__).parents[1] / "clients" / "scripts" / "schemathesis_hooks.py"
 
 # Listed, since 1.0 is an integer for a schema and none for the server.
 _LITTLE: Json = {"enum": [1, 2, 3]}
@@ -96,7 +99,7 @@ def start(clients: Clients, document: Json, url: str, folder: Path, *flags: str)
     """Begin a run; what it writes comes out of its standard output. `folder` is its own."""
     described = folder / "openapi.json"
     described.write_text(json.dumps(document))
-    (folder / "schemathesis.toml").write_text(SETTINGS)
+    (folder / "schemathesis.toml").write_text(SETTINGS.format(hooks=json.dumps(str(HOOKS))))
     command = [
         *(str(clients.program("st")), "run", str(described), f"--url={url}", *flags),
         *("--phases=examples,coverage,fuzzing", "--generation-deterministic"),

@@ -92,6 +92,23 @@ async function called(model) {
   };
 }
 
+async function offered(model) {
+  const strict = tool({ ...weather, strict: true, execute: undefined });
+  const call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'; // none of the schema's
+  const turn = [{ role: "user", content: "Weather?" }, { role: "assistant", content: call }];
+  const messages = [...turn, ...turn, { role: "user", content: "Weather?" }];
+  const asked = { model, messages, ...quiet, temperature: 0, maxOutputTokens: 60, tools: { weather: strict } };
+  const answer = await generateText(asked);
+  const stream = streamText(asked);
+  const calls = (made) => made.map(({ toolName, input }) => [toolName, input]);
+  const loose = await generateText({ ...asked, tools: { weather: tool({ ...strict, strict: false }) } });
+  return {
+    loose: calls(loose.toolCalls),
+    plain: [calls(answer.toolCalls), answer.finishReason],
+    streamed: [calls(await stream.toolCalls), await stream.finishReason],
+  };
+}
+
 async function failure(promise) {
   try {
     await promise;
@@ -101,7 +118,7 @@ async function failure(promise) {
   }
 }
 
-const ASKED = { text, object, chat, sampling, pieces, called };
+const ASKED = { text, object, chat, sampling, pieces, called, offered };
 const seen = {};
 for (const [way, model] of Object.entries(models)) {
   seen[way] = {};
