@@ -63,9 +63,10 @@ def test_calls_are_made_run_and_their_results_told(seen: Any) -> None:
 
 
 def test_calls_of_its_own_are_held_to_the_schemas_of_strict_tools(seen: Any) -> None:
-    """The model has been told of calls with a city that the schema does not have."""
+    """The model has been told of calls with a city that the schema does not have, and makes one with another."""
     offered = seen["offered"]
-    assert offered["loose"][0] == ["weather", {"city": "Rome"}]
+    ((name, given), *_) = offered["loose"]
+    assert (name, given["city"] in CITIES) == ("weather", False)
     (((name, given), *_), end) = offered["plain"]
     assert (name, given["city"] in CITIES, end) == ("weather", True, "tool-calls")
     assert offered["streamed"] == offered["plain"]
@@ -86,9 +87,3 @@ def test_embeddings_are_the_same_by_either_provider(everything: Any) -> None:
 
 def test_a_text_is_continued(everything: Any) -> None:
     assert "Paris" in everything["completion"]
-
-
-def test_zz(everything):
-    import json
-    for k in WAYS: print(k, json.dumps(everything[k]["offered"])[:1800])
-    assert 0
