@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from octavo_engine import turns
 from octavo_engine.turns import Awaited, Look, Turns
+from patience import PATIENCE_SECONDS
 
 QUEUED, HELD = Awaited.PROCESSOR, Awaited.INTERPRETER
 
@@ -56,7 +58,7 @@ def test_nothing_is_told_where_the_kernel_does_not_count(tmp_path: Path, monkeyp
 
 
 def test_a_thread_that_another_keeps_from_the_interpreter_is_told_so() -> None:
-    """Sorting keeps it for all of its time: whoever wants a turn meanwhile is blocked, not queued for a processor."""
+    """Sorting keeps it for all of its time: who has given it up to compute and wants it back is blocked, not queued."""
     found, over = Turns(), threading.Event()
     if not Path(turns.COUNTED).exists():
         pytest.skip("this kernel does not count the turns of a thread")
@@ -66,10 +68,12 @@ def test_a_thread_that_another_keeps_from_the_interpreter_is_told_so() -> None:
             while not over.is_set():
                 with found.away():
                     over.wait(0.001)
+                hashlib.sha256(block)  # some milliseconds without the interpreter, as a kernel
 
+    block = bytes(1 << 22)
     thread = threading.Thread(target=steps)
     thread.start()
-    numbers, deadline = [random.random() for _ in range(200_000)], time.monotonic() + 60
+    numbers, deadline = [random.random() for _ in range(200_000)], time.monotonic() + PATIENCE_SECONDS
     while found.waited[HELD] <= 0.05 and time.monotonic() < deadline:
         sorted(numbers)
     over.set()
