@@ -28,7 +28,7 @@ test: venv ## Run all tests, on the real cluster, too: stages side by side, and 
 	hack/promtool --version >/dev/null
 	hack/browser --version >/dev/null
 	hack/clients >/dev/null
-	hack/tests node cluster pure engine heavy alone
+	hack/tests pure node engine cluster heavy alone
 
 test-fast: venv ## Run the tests that need neither torch nor a cluster (half a minute)
 	hack/cluster build helm

@@ -43,14 +43,15 @@ _DOWN = ("hack/cluster", "down")  # which says by itself if the disk was full
 _PRESSURE = ("hack/cluster", "pressure")
 
 _ALL = (
-    Stage("node", ("hack/cluster", "up", "--tests"), tests=False, undo=_DOWN, look=_PRESSURE),
+    # Short, and with the deadlines of servers in it: by itself.
+    Stage("pure", _pytest("-n", "auto", *_PURE)),
+    Stage("node", ("hack/cluster", "up", "--tests"), ("pure",), tests=False, undo=_DOWN, look=_PRESSURE),
     # Mostly waits for pods, so that there is time for what follows beside it.
     Stage(
         "cluster",
         _pytest("-n", "6", *_BY_FILE, "-m", "not soak and not alone and not heavy", "tests/cluster"),
         ("node",),
     ),
-    Stage("pure", _pytest("-n", "auto", *_PURE)),
     Stage("engine", _pytest("-n", "2", *_BY_FILE, *_TORCH), ("pure",), gives_way=True),
     # With a real model in pods, and the processors for it; then what wants the node for itself.
     Stage("heavy", _pytest("-n", "2", *_BY_FILE, "-m", "heavy and not soak", "tests/cluster"), ("cluster", "engine")),

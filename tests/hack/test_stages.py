@@ -32,10 +32,10 @@ def names(stages: list[Stage]) -> list[str]:
     return [stage.name for stage in stages]
 
 
-def test_what_the_node_is_not_needed_for_runs_beside_its_start_and_what_waits_for_pods() -> None:
-    assert names(order.to_begin(EVERY, states())) == ["node", "pure"]
-    begun = states(node=State.RUNNING, pure=State.PASSED)
-    assert names(order.to_begin(EVERY, begun)) == ["engine"]
+def test_what_is_short_comes_first_and_the_engines_run_beside_what_waits_for_pods() -> None:
+    assert names(order.to_begin(EVERY, states())) == ["pure"]
+    begun = states(pure=State.PASSED)
+    assert names(order.to_begin(EVERY, begun)) == ["node", "engine"]
     begun = states(node=State.PASSED, pure=State.PASSED, engine=State.RUNNING)
     assert names(order.to_begin(EVERY, begun)) == ["cluster"]
 
@@ -161,7 +161,7 @@ def test_the_summary_says_where_time_went_what_was_skipped_and_what_failed(tmp_p
 
 def test_an_unknown_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pure", "unheard"]) == 2
-    assert capsys.readouterr().err.startswith("no stage unheard; there are node, cluster, ")
+    assert capsys.readouterr().err.startswith("no stage unheard; there are pure, node, cluster, ")
 
 
 def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
