@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import held_server
 import prometheus_server
 from cluster_tools import wait_for
 from cpu_limited import cpu_limited
+from going_on import going_on
 from node import config, model
 from octavo_operator.manifests.alerting import Scope
 from octavo_operator.manifests.alerts import Objectives, service_alerts
@@ -82,28 +83,9 @@ def ask(engine: ServingProcess, seed: int) -> dict[str, Any]:
     return answer
 
 
-@contextmanager
-def clients(engine: ServingProcess, number: int) -> Iterator[None]:
+def clients(engine: ServingProcess, number: int) -> AbstractContextManager[None]:
     """So many, each of which asks again when it has its answer, until the body ends."""
-    over, failures = threading.Event(), []
-
-    def go_on(client: int) -> None:
-        try:
-            while not over.is_set():
-                ask(engine, client)
-        except httpx.HTTPError as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=go_on, args=(client,)) for client in range(number)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(60)
-    assert not failures
+    return going_on(number, lambda client, _: ask(engine, client))
 
 
 @dataclass(frozen=True)

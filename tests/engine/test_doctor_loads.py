@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from going_on import going_on
 from octavo_engine.diagnosis.scrape import Scrape
 from octavo_engine.doctor.command import doctor
 from octavo_engine.explain.top import top
@@ -57,29 +58,9 @@ def clients(
 
     It begins when one is served and, with a `reason`, another waits for it.
     """
-    over, failures = threading.Event(), []
-
-    def go_on(client: int) -> None:
-        try:
-            turn = 0
-            while not over.is_set():
-                ask(server, prompt, answer, 1000 * client + turn)
-                turn += 1
-                over.wait(pause)
-        except httpx.HTTPError as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=go_on, args=(client,)) for client in range(number)]
-    for thread in threads:
-        thread.start()
-    try:
+    with going_on(number, lambda client, turn: ask(server, prompt, answer, 1000 * client + turn), pause):
         server.until(lambda: begun(server.load(), reason), f"a client is served, and another waits: {reason or 'none'}")
         yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(60)
-    assert not failures
 
 
 @contextmanager
@@ -107,26 +88,14 @@ def unread_streams(server: ServingProcess, number: int) -> Iterator[None]:
 def large_bodies(server: ServingProcess, number: int) -> Iterator[None]:
     """So many clients that send prompts of 800,000 tokens, one after another: read, then refused."""
     content = json.dumps({"model": "m", "prompt": [1000] * 800_000, "max_tokens": 1}, separators=(",", ":")).encode()
-    over, answers, failures = threading.Event(), [], []
+    answers: list[httpx.Response] = []
 
-    def go_on() -> None:
-        try:
-            while not over.is_set():
-                answers.append(httpx.post(f"{server.url}/v1/completions", content=content, headers=JSON, timeout=60))
-        except httpx.HTTPError as error:
-            failures.append(error)
+    def send(*_: int) -> None:
+        answers.append(httpx.post(f"{server.url}/v1/completions", content=content, headers=JSON, timeout=60))
 
-    threads = [threading.Thread(target=go_on) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    try:
+    with going_on(number, send):
         server.until(lambda: bool(answers), "one of them is refused")
         yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(60)
-    assert not failures
     assert {answer.status_code for answer in answers} == {400}
 
 

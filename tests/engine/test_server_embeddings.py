@@ -203,19 +203,20 @@ def test_a_full_queue_takes_none_of_them(tokenizer: Tokenizer) -> None:
         assert server.post(EMBEDDINGS, input=["x"] * 5).status_code == 200  # more than the queue holds
 
 
-def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize(("texts", "begun"), [(4, 4), (200, 32)], ids=["a few", "more than are queued at once"])
+def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer, texts: int, begun: int) -> None:
     with scripted_server(tokenizer, max_num_seqs=2) as server:
         server.model.gate.clear()
-        content = json.dumps({"model": "scripted", "input": [[9] * 100] * 4}).encode()
+        content = json.dumps({"model": "scripted", "input": [[9] * 100] * texts}).encode()
         head = f"POST {EMBEDDINGS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(content)}\r\n\r\n"
         connection = socket.create_connection(server.address, timeout=PATIENCE_SECONDS)
         connection.sendall(head.encode() + content)
-        until(lambda: server.engine.arrivals == 4, "all four arrive")
+        until(lambda: server.engine.arrivals == begun, "all that are queued at once arrive")
         connection.close()
         until(lambda: server.engine._cancelled or server.idle(), "it is noticed")
         server.model.gate.set()
         until(server.idle, "blocks are free, nothing runs, nothing waits")
-        until(lambda: len(server.recorder.ended) == 4, "each ends once")
+        until(lambda: len(server.recorder.ended) == begun, "each ends once, and no other is begun")
         assert FinishReason.ABORT in {request.finish_reason for request in server.recorder.ended}
         assert server.post(EMBEDDINGS, input="still there").status_code == 200

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from octavo_engine.async_engine import FAILED, AsyncEngine, Stream, failure_of
@@ -48,7 +49,7 @@ async def generate(
     submit(len(requests) if at_once is None else at_once)
     running = len(streams)
     try:
-        async with _ended_by_disconnect(streams, receive):
+        async with _ended_by_disconnect(streams, receive) as watcher:
             while running:
                 deltas, error = _sorted(await mailbox.take(), requests, engine.retry_seconds)
                 ended = sum(delta.finish_reason is not None for _, delta in deltas)
@@ -58,6 +59,8 @@ async def generate(
                     raise error
                 before = len(streams)
                 if ended and before < len(requests):
+                    if watcher.done():
+                        raise ClientDisconnect  # the rest has not been begun, and nobody wants it
                     submit(ended)
                 running += len(streams) - before - ended
     finally:
@@ -66,8 +69,8 @@ async def generate(
 
 
 @asynccontextmanager
-async def _ended_by_disconnect(streams: Sequence[Stream], receive: Receive) -> AsyncIterator[None]:
-    """The body has been read, so the next message from the client is that it has gone."""
+async def _ended_by_disconnect(streams: Sequence[Stream], receive: Receive) -> AsyncIterator[asyncio.Task[None]]:
+    """The body has been read, so the next message from the client is that it has gone: then the task is done."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -77,7 +80,7 @@ async def _ended_by_disconnect(streams: Sequence[Stream], receive: Receive) -> A
 
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        yield watcher
     finally:
         watcher.cancel()
 
