@@ -204,7 +204,9 @@ def test_a_full_queue_takes_none_of_them(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(("texts", "begun"), [(4, 4), (200, 32)], ids=["a few", "more than are queued at once"])
-def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer, texts: int, begun: int) -> None:
+def test_a_client_that_goes_away_frees_everything(
+    tokenizer: Tokenizer, texts: int, begun: int, caplog: pytest.LogCaptureFixture
+) -> None:
     with scripted_server(tokenizer, max_num_seqs=2) as server:
         server.model.gate.clear()
         content = json.dumps({"model": "scripted", "input": [[9] * 100] * texts}).encode()
@@ -220,3 +222,4 @@ def test_a_client_that_goes_away_frees_everything(tokenizer: Tokenizer, texts: i
         until(lambda: len(server.recorder.ended) == begun, "each ends once, and no other is begun")
         assert FinishReason.ABORT in {request.finish_reason for request in server.recorder.ended}
         assert server.post(EMBEDDINGS, input="still there").status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

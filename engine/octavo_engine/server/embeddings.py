@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
+from starlette.requests import ClientDisconnect
 
 from octavo_engine.errors import RequestError
 from octavo_engine.output import Delta
 from octavo_engine.prompt_reading import HiddenSum
-from octavo_engine.request import Pooling, Request, SamplingParams
+from octavo_engine.request import FinishReason, Pooling, Request, SamplingParams
 from octavo_engine.server.fields import Body, Refused, asks, ignored
 from octavo_engine.server.intake import Caller, Limits, check_ids, make_request
 from octavo_engine.server.prompts import check_length
@@ -99,7 +100,9 @@ class EmbeddingWriter:
     requests: Sequence[Request]
 
     def answer(self, _: Sequence[Delta], counts: Json) -> Json:
-        """The whole answer, the embeddings in the order of the texts."""
+        """The whole answer, the embeddings in the order of the texts; raises ClientDisconnect if it has ended some."""
+        if any(request.finish_reason is FinishReason.ABORT for request in self.requests):
+            raise ClientDisconnect
         return {
             "object": "list",
             "data": [self._embedding(index, request) for index, request in enumerate(self.requests)],
