@@ -6,7 +6,6 @@ import json
 import logging
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from held_output import Out
+from octavo_engine.request import Request
 from octavo_engine.server.access_log import JsonAccessLog, TextAccessLog
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.exchange import Exchange, watched_by
@@ -211,13 +211,22 @@ def test_a_client_that_leaves_is_told(shared: ScriptedServer, out: Log) -> None:
     head = (
         f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
     )
-    shared.model.fault = lambda _: time.sleep(0.01)  # a second or two for the answer
+    noticed = threading.Event()
+
+    def stand_still(request: Request) -> None:
+        if request.num_output > 2:
+            noticed.wait(DEADLINE_SECONDS)
+
+    shared.model.fault = stand_still
     try:
         with closing(socket.create_connection(shared.address, timeout=DEADLINE_SECONDS)) as connection:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             assert connection.recv(1000)
+        until(lambda: shared.engine._cancelled, "it is noticed while a step stands still")
+        noticed.set()
         line = out.line()
     finally:
+        noticed.set()
         shared.model.fault = lambda _: None
     assert line["finish_reason"] == "abort"
     assert line["id"].startswith("cmpl-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,29 +17,12 @@ from octavo_engine.server.listeners import bind, start_management, url_of
 from octavo_engine.server.management import build_management_app
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from scripted_server import DEADLINE_SECONDS, ScriptedServer, scripted_server, until
+from turnstile import Turnstile
 
 pytestmark = pytest.mark.engine
 
 COMPLETIONS = "/v1/completions"
 Ask = Callable[..., tuple[int, str, str]]
-
-
-class Turnstile:
-    """Lets as many steps pass as were granted."""
-
-    def __init__(self) -> None:
-        self._steps = threading.Semaphore(0)
-        self._open = False
-
-    def grant(self, steps: int) -> None:
-        self._steps.release(steps)
-
-    def set(self) -> None:
-        self._open = True
-        self._steps.release(100)
-
-    def wait(self, seconds: float) -> bool:
-        return self._open or self._steps.acquire(timeout=seconds)
 
 
 @pytest.fixture(scope="module")

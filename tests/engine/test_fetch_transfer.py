@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -255,93 +256,106 @@ def test_retry_after_is_honoured_and_bounded(tmp_path, monkeypatch):
     assert retry_after("soon") is None
 
 
-def test_a_killed_fetch_goes_on(tmp_path):
-    files = large(4_000_000)
+def test_a_killed_fetch_goes_on(tmp_path, gate):
+    files = large(1_000_000)
     with running(WebFiles(files)) as server:
-        server.faults.append(Fault(WEIGHTS, delay=0.004, times=10_000))
+        server.faults.append(Fault(WEIGHTS, gate=gate, times=10_000))
         source = f"{server.url}/models/tiny"
         for _ in range(3):
+            before = recorded(tmp_path)
             process = start(source, tmp_path, "--connections=2")
-            before = journal(tmp_path)
-            until(lambda before=before: journal(tmp_path) > before + 100, process)
+            until(lambda before=before: recorded(tmp_path) > before, process)
             process.kill()
             process.communicate()
-        recorded = sum(end - begin for begin, end in spans(tmp_path))
-        assert recorded > 0
+        kept = recorded(tmp_path)
+        assert kept > 0
         server.faults.clear()
         server.asked.clear()
         fetch(source, tmp_path)
         again = sum(
             end - begin for begin, end in (a.range or (0, 0) for a in server.requests(WEIGHTS)) if end - begin > 1
         )
-        assert again <= len(files[WEIGHTS]) - recorded
+        assert again <= len(files[WEIGHTS]) - kept
     assert held(tmp_path) == wanted(files)
 
 
-def journal(place: Path) -> int:
-    size = 0
-    for entry in place.glob(".octavo/*.journal"):
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Bodies stand still before it, in their midst, so that a fetch lasts until the test lets it go on."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def recorded(place: Path) -> int:
+    """Bytes that count as there of the weights, which no fetch has whole while their gate is closed."""
+    lines = set()
+    for part in place.glob(".octavo/*.part"):
         with suppress(FileNotFoundError):  # a small file is finished in between
-            size += entry.stat().st_size
-    return size
+            if part.stat().st_size >= 1_000_000:
+                lines |= set(part.with_name(f"{part.name}.journal").read_text().splitlines())
+    return sum(int(end) - int(begin) for begin, _, end in (line.partition(" ") for line in lines))
 
 
-def spans(place: Path) -> set[tuple[int, int]]:
-    found = set()
-    for entry in place.glob(".octavo/*.journal"):
-        for line in entry.read_text().splitlines():
-            begin, _, end = line.partition(" ")
-            found.add((int(begin), int(end)))
-    return found
-
-
-def until(condition, process, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition, process) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_a_signal_ends_it_at_once_and_not_with_success(tmp_path):
-    with running(WebFiles(large(4_000_000))) as server:
-        server.faults.append(Fault(WEIGHTS, delay=0.01, times=10_000))
+def test_a_signal_ends_it_at_once_and_not_with_success(tmp_path, gate):
+    with running(WebFiles(large(1_000_000))) as server:
+        server.faults.append(Fault(WEIGHTS, gate=gate, times=10_000))
         process = start(f"{server.url}/models/tiny", tmp_path)
-        until(lambda: journal(tmp_path) > 0, process)
+        until(lambda: recorded(tmp_path) > 0, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 143
         process.communicate()
 
 
-def test_two_at_once_share_one_download(tmp_path):
-    files = large(1_000_000)
+def test_two_at_once_share_one_download(tmp_path, gate):
+    files, waiting = large(1_000_000), list[str]()
     with running(WebFiles(files)) as server:
-        server.faults.append(Fault(WEIGHTS, delay=0.002, times=10_000))
+        server.faults.append(Fault(WEIGHTS, gate=gate, times=10_000))
         processes = [start(f"{server.url}/models/tiny", tmp_path) for _ in range(3)]
-        results = [(process.communicate(timeout=PATIENCE_SECONDS), process.returncode) for process in processes]
-        assert [code for _, code in results] == [0, 0, 0]
+
+        def read(process) -> None:
+            waiting.extend(line for line in process.stderr if "waiting for it" in line)
+
+        readers = [threading.Thread(target=read, args=(process,)) for process in processes]
+        for reader in readers:
+            reader.start()
+        until(lambda: len(waiting) == 2, processes[0])
+        gate.set()
+        assert [process.wait(PATIENCE_SECONDS) for process in processes] == [0, 0, 0]
+        for reader, process in zip(readers, processes, strict=True):
+            reader.join()
+            process.communicate()
         fetched = sum(
             end - begin for begin, end in (a.range or (0, 0) for a in server.requests(WEIGHTS)) if end - begin > 1
         )
         assert fetched == len(files[WEIGHTS])
-        assert sum("waiting for it" in output[1] for output, _ in results) == 2
+        assert len(waiting) == 2
     assert held(tmp_path) == wanted(files)
 
 
-def test_progress_is_told_over_http(tmp_path):
-    files = large(2_000_000)
+def test_progress_is_told_over_http(tmp_path, gate):
+    files = large(1_000_000)
     with running(HubFiles({COMMIT: files}, {"main": COMMIT})) as server:
-        server.faults.append(Fault("/resolve/", delay=0.004, times=10_000))
+        server.faults.append(Fault("/resolve/", gate=gate, times=10_000))
         process = start("hf://org/tiny", tmp_path, "--endpoint", server.url, "--management-port=0")
         assert process.stderr is not None
         line = process.stderr.readline()
         url = line.split("progress on ")[1].strip()
         seen = []
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline and not (seen and seen[-1]["bytes_done"] > 500_000):
+        while time.monotonic() < deadline and not (seen and seen[-1]["bytes_done"] > 100_000):
             with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
                 seen.append(json.load(answer))
         assert urllib.request.urlopen(url.replace("/progress", "/livez"), timeout=PATIENCE_SECONDS).status == 200
+        gate.set()
         output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert json.loads(output) == {"revision": COMMIT, "bytes": sum(map(len, wanted(files).values())), "files": 4}
     last = seen[-1]

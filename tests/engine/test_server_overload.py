@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import pytest
 
 from octavo_engine.request import FinishReason, RejectReason
 from octavo_engine.tokenizer import load_tokenizer
+from patience import PATIENCE_SECONDS
 from scripted_server import ScriptedServer, scripted_server, until
+from turnstile import Turnstile
 
 RUNNING, WAITING = 4, 16
-STEP_SECONDS, TOKENS = 0.01, 4
-PER_SECOND = RUNNING / (STEP_SECONDS * TOKENS)  # at the very most
+TOKENS = RUNNING  # so that each step makes as many tokens as one answer has
+TIMES = 10  # as many come while one is answered
 BODY = json.dumps({"model": "scripted", "prompt": [5], "max_tokens": TOKENS, "ignore_eos": True}).encode()
 SENT = (
     b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -45,34 +47,39 @@ async def ask(address: tuple[str, int]) -> Reply:
     return Reply(int(first.split()[1]), headers, json.loads(body))
 
 
-async def overload(server: ScriptedServer, seconds: float) -> tuple[list[Reply], int]:
-    """The replies, and the longest the queue has been."""
+async def true(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def overload(server: ScriptedServer, turnstile: Turnstile, answers: int) -> tuple[list[Reply], int]:
+    """Lets a step pass each time that TIMES more have come, so that about so many are answered; then all that follow.
+
+    The replies, and the longest the queue has been. Who is sent away hears so while the steps stand still.
+    """
     clients: list[asyncio.Task[Reply]] = []
-    longest, began = 0, time.monotonic()
-    while (elapsed := time.monotonic() - began) < seconds:
-        while len(clients) < 10 * PER_SECOND * elapsed:
-            clients.append(asyncio.create_task(ask(server.address)))
-        await asyncio.sleep(0.01)
-        longest = max(longest, sum(server.engine.stats().waiting.values()))
-    async with asyncio.timeout(60):
+    longest, refused = 0, server.recorder.rejected
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for number in range(1, answers + 1):
+            clients += [asyncio.create_task(ask(server.address)) for _ in range(TIMES)]
+            await true(lambda: server.engine.arrivals + len(refused) == len(clients))
+            longest = max(longest, sum(server.engine.stats().waiting.values()))
+            turnstile.grant()
+            await true(lambda number=number: turnstile.passed == number)  # type: ignore[misc]
+        await true(lambda: sum(client.done() and client.result().status == 429 for client in clients) == len(refused))
+        turnstile.set()
         return await asyncio.gather(*clients), longest
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.soak)])
-def test_ten_times_as_much_as_can_be_served_and_then_nothing(smollm2_gguf: Path, seconds: float) -> None:
-    tokenizer = load_tokenizer(str(smollm2_gguf))
+@pytest.mark.parametrize("answers", [100, pytest.param(6_000, marks=pytest.mark.soak)])
+def test_ten_times_as_much_as_can_be_served_and_then_nothing(smollm2_gguf: Path, answers: int) -> None:
+    tokenizer, turnstile = load_tokenizer(str(smollm2_gguf)), Turnstile()
     with scripted_server(tokenizer, max_waiting=WAITING, max_num_seqs=RUNNING) as server:
-        launch = server.model.launch
-
-        def slowly(batch: Any) -> Any:
-            time.sleep(STEP_SECONDS)
-            return launch(batch)
-
-        server.model.launch = slowly  # type: ignore[method-assign]
-        replies, longest = asyncio.run(overload(server, seconds))
+        server.model.gate = turnstile  # type: ignore[assignment]
+        replies, longest = asyncio.run(overload(server, turnstile, answers))
         statuses = Counter(reply.status for reply in replies)
         assert set(statuses) == {200, 429}
-        assert statuses[429] > statuses[200] > RUNNING + WAITING / 2
+        assert answers / 2 < statuses[200] <= answers + RUNNING + WAITING
         assert 0 < longest <= WAITING
         for reply in replies:
             if reply.status == 429:

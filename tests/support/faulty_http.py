@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PIECE = 4096  # how bodies are written when they are slow or cut
+from patience import PATIENCE_SECONDS
+
+PIECE = 4096  # how bodies are written when they are held up or cut
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Fault:
     status: int | None = None  # this status instead
     headers: dict[str, str] = field(default_factory=dict)
     cut_after: int | None = None  # the connection ends after so many bytes of the body
-    delay: float = 0.0  # seconds before each PIECE of the body
+    gate: threading.Event | None = None  # the body stands still until it is set, after its first `before_gate` bytes
+    before_gate: int = 32 * 1024
     silent: float = 0.0  # seconds without an answer
     flip: int | None = None  # the bit of this byte of the reply's body is turned
     reset: bool = False  # the connection ends instead of an answer
@@ -102,7 +105,7 @@ class FaultyServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FaultyServer
-    timeout = 30
+    timeout = PATIENCE_SECONDS
 
     def do_GET(self) -> None:
         self._respond(with_body=True)
@@ -140,8 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _write(self, body: bytes, fault: Fault) -> None:
         end = len(body) if fault.cut_after is None else fault.cut_after
         for start in range(0, min(end, len(body)), PIECE):
-            if fault.delay:
-                time.sleep(fault.delay)
+            if fault.gate is not None and start >= fault.before_gate:
+                fault.gate.wait(PATIENCE_SECONDS)
             self.wfile.write(body[start : min(end, start + PIECE)])
         if end < len(body):
             self.close_connection = True

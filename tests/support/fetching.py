@@ -14,12 +14,16 @@ import pytest
 from octavo_engine.fetch import command, directory, retry, transfer
 from octavo_engine.fetch.directory import STATE
 from octavo_engine.fetch.settings import FetchConfig
+from patience import PATIENCE_SECONDS
 
 SPAN, RECORD = 64 * 1024, 16 * 1024
-# A process of its own with the same small pieces; what comes after are the arguments of `octavo`.
+# A process of its own with the same small pieces, to which a test may be silent for long; what comes after are the
+# arguments of `octavo`.
 PROGRAM = f"""\
 import sys
 from functools import partial
+from octavo_engine.fetch import http
+http.READ_SECONDS = {PATIENCE_SECONDS}
 from octavo_engine.cli import main
 from octavo_engine.fetch import command
 command.Pace = partial(command.Pace, span_bytes={SPAN}, record_bytes={RECORD})
@@ -37,7 +41,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch, *, span: int = SPAN, record: int = RE
 
 def fetch(source: str, destination: Path, **settings: Any) -> directory.Manifest:
     """Run it here."""
-    given: dict[str, Any] = {"source": source, "destination": str(destination), "patience_seconds": 5}
+    given: dict[str, Any] = {"source": source, "destination": str(destination), "patience_seconds": PATIENCE_SECONDS}
     return command.fetch(FetchConfig(**given | settings))
 
 

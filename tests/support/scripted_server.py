@@ -30,7 +30,7 @@ from octavo_engine.server.app import build_app
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.certificates import Certificates
 from octavo_engine.server.context import Context
-from octavo_engine.server.deadlines import DEFAULTS, Deadlines
+from octavo_engine.server.deadlines import Deadlines
 from octavo_engine.server.exchange import Watcher
 from octavo_engine.server.intake import Limits
 from octavo_engine.server.lifecycle import Lifecycle
@@ -44,6 +44,7 @@ SCRIPT = "Paris, 日本語 and 👍🏽 e\u0301 – the END of it.\n\nMore"
 WINDOW = 256
 DEADLINE_SECONDS = PATIENCE_SECONDS
 FORM_SECONDS = 20.0  # a machine that stalls is no reason to refuse a form
+PATIENT = Deadlines(head=PATIENCE_SECONDS, body=PATIENCE_SECONDS, write=PATIENCE_SECONDS)  # nor to give up a client
 
 
 @dataclass
@@ -172,6 +173,12 @@ class ScriptedServer:
         with self.client as client:
             return client.post(path, json={"model": "scripted"} | body)
 
+    def let_time_go_by(self, seconds: float) -> None:
+        """From its next step on, the engine takes it to be so much later."""
+        engine = self.engine._engine
+        before = engine._clock
+        engine._clock = lambda: before() + seconds
+
     def idle(self) -> bool:
         stats = self.engine.stats()
         return not stats.running and not sum(stats.waiting.values()) and not stats.used_blocks
@@ -187,7 +194,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def exchange(server: ScriptedServer, sent: bytes) -> bytes:
     """Send bytes as they are and read until the server closes."""
-    with socket.create_connection(server.address, timeout=20) as connection:
+    with socket.create_connection(server.address, timeout=DEADLINE_SECONDS) as connection:
         try:
             connection.sendall(sent)
         except (BrokenPipeError, ConnectionResetError):
@@ -207,9 +214,9 @@ def scripted_server(
     *,
     keys: KeyRing | None = None,
     max_waiting: int = 64,
-    timeout: float = 60.0,
-    queue_timeout: float = 60.0,
-    deadlines: Deadlines = DEFAULTS,
+    timeout: float = 3 * PATIENCE_SECONDS,
+    queue_timeout: float = 3 * PATIENCE_SECONDS,
+    deadlines: Deadlines = PATIENT,
     certificates: Certificates | None = None,
     origins: tuple[str, ...] = (),
     max_body_bytes: int = 64 * 1024,
