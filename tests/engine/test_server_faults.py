@@ -31,8 +31,12 @@ from serving_process import PORTS, ServingProcess, launch
 
 pytestmark = pytest.mark.engine
 
-DECODE, PREFILL = 0.6, 4.0
-LIMITS = (f"--stuck-decode-seconds={DECODE}", f"--stuck-prefill-seconds={PREFILL}", "--stuck-warm-up-seconds=60")
+DECODE, PREFILL = 2.0, 8.0
+"""Seconds: a step thread that others keep from the processor for longer would be taken for a lost one."""
+LIMITS = tuple(
+    f"--stuck-{phase}-seconds={limit}"
+    for phase, limit in (("decode", DECODE), ("prefill", PREFILL), ("warm-up", PATIENCE_SECONDS))
+)
 
 
 class Faulty:
@@ -98,13 +102,13 @@ def test_it_is_ready_after_a_real_token_and_alive_through_all_that_only_takes_ti
     server.until(lambda: "an errand, nobody waits: True" in server.output, "the step thread has done its errand")
 
     # A prompt that takes longer than a decode may, with a queue behind it; then a process that did not run at all.
-    asked = [threading.Thread(target=faulty.ask, args=(faulty_server.SLOW_PREFILL,)) for _ in range(6)]
+    asked = [threading.Thread(target=faulty.ask, args=(faulty_server.SLOW_PREFILL,)) for _ in range(4)]
     for thread in asked:
         thread.start()
     while any(thread.is_alive() for thread in asked):
         assert faulty.live() == 200
     server.process.send_signal(signal.SIGSTOP)
-    time.sleep(3 * DECODE)
+    time.sleep(2 * DECODE)
     server.process.send_signal(signal.SIGCONT)
     assert faulty.ask(1)[-1] == "[DONE]"
     assert faulty.live() == 200

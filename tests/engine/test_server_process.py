@@ -20,16 +20,20 @@ from typing import Any
 import httpx
 import pytest
 
+import held_server
+import late_server
 import starts_in_turn
+from free_ports import free_port
 from octavo_engine import cli, termination
 from patience import PATIENCE_SECONDS
-from serving_process import DEADLINE_SECONDS, PORTS, ServingProcess, serving_process, start
+from serving_process import DEADLINE_SECONDS, PORTS, ServingProcess, launch, serving_process, start
 
 pytestmark = pytest.mark.engine
 
 SMALL = ("--served-model-name=smollm2", "--kv-cache-memory-bytes=200000000", "--max-num-seqs=2")
 SHORT = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 2}
 ENDLESS = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 5000, "ignore_eos": True, "stream": True}
+PATIENT = f"--drain-seconds={PATIENCE_SECONDS:g}"
 
 
 class Reader:
@@ -59,20 +63,29 @@ def server(smollm2_gguf: Path, request: pytest.FixtureRequest) -> Iterator[Servi
         yield server
 
 
-@pytest.mark.parametrize("server", [("--drain-seconds=60",)], indirect=True)
-def test_running_streams_finish_and_new_work_is_sent_elsewhere(server: ServingProcess) -> None:
-    url, management = server.url, server.management_url
-    reader = Reader(url, ENDLESS | {"max_tokens": 120})
-    server.until(lambda: "data:" in reader.text, "the stream has begun")
-    server.process.send_signal(signal.SIGTERM)
-    server.until(lambda: httpx.get(f"{management}/readyz").status_code == 503, "not ready any more")
-    assert httpx.get(f"{management}/livez").status_code == 200
-    assert server.load()["state"] == "draining"
-    refused = httpx.post(f"{url}/v1/completions", json=ENDLESS)
-    assert (refused.status_code, refused.headers["connection"]) == (503, "close")
-    assert int(refused.headers["retry-after"]) >= 1
-    assert reader.last_event() == "[DONE]"
-    assert server.exit_code() == 0
+def test_running_streams_finish_and_new_work_is_sent_elsewhere(smollm2_gguf: Path, tmp_path: Path) -> None:
+    """Its first step stands still until all has been looked at: else the stream might be over before."""
+    hold, stuck = tmp_path / "hold", [f"--stuck-{kind}-seconds={PATIENCE_SECONDS:g}" for kind in ("decode", "prefill")]
+    command = (held_server.__file__, str(hold), str(smollm2_gguf), *PORTS, *SMALL, PATIENT, *stuck)
+    with launch(*command) as server:
+        server.until(lambda: " serving " in server.output, "it serves")
+        hold.touch()
+        reader = Reader(server.url, ENDLESS | {"max_tokens": 20})
+        server.until(lambda: server.load()["running"], "the stream has begun")
+        server.process.send_signal(signal.SIGTERM)
+        server.until(lambda: server.management("/readyz").status_code == 503, "not ready any more")
+        assert server.management("/livez").status_code == 200
+        assert server.load()["state"] == "draining"
+        refused = ask(server, ENDLESS)
+        assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+        assert int(refused.headers["retry-after"]) >= 1
+        hold.unlink()
+        assert reader.last_event() == "[DONE]"
+        assert server.exit_code() == 0
+
+
+def ask(server: ServingProcess, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize("server", [("--drain-seconds=1",)], indirect=True)
@@ -85,13 +98,13 @@ def test_a_stream_longer_than_the_drain_is_told_so(server: ServingProcess) -> No
 
 
 def test_an_idle_server_ends_at_once_and_a_killed_one_leaves_nothing_in_the_way_of_the_next(smollm2_gguf: Path) -> None:
-    with serving_process(smollm2_gguf, *SMALL) as first:
-        port, management = (int(address.rpartition(":")[2]) for address in (first.url, first.management_url))
+    ports = (f"--port={free_port()}", f"--management-port={free_port()}")
+    with serving_process(smollm2_gguf, *SMALL, *ports) as first:
         first.process.kill()
         first.exit_code()
-    patient = (f"--drain-seconds={10 * PATIENCE_SECONDS:.0f}", f"--port={port}", f"--management-port={management}")
-    with serving_process(smollm2_gguf, *SMALL, *patient) as second:
-        assert httpx.post(f"{second.url}/v1/completions", json=SHORT).status_code == 200
+    patient = f"--drain-seconds={10 * PATIENCE_SECONDS:.0f}"
+    with serving_process(smollm2_gguf, *SMALL, *ports, patient) as second:
+        assert ask(second, SHORT).status_code == 200
         second.process.send_signal(signal.SIGTERM)
         assert second.exit_code() == 0  # long before: nothing was there to wait for
         assert "Traceback" not in second.output
@@ -99,18 +112,15 @@ def test_an_idle_server_ends_at_once_and_a_killed_one_leaves_nothing_in_the_way_
 
 def test_a_throttled_processor_with_a_full_queue_of_long_prompts_is_slow_and_alive(smollm2_gguf: Path) -> None:
     """A fifth of a processor, as a CPU limit gives it: run for 20 ms, stand still for 80."""
-    flags = ("--max-waiting-requests=8",)  # with the patience that a watchdog has unless told otherwise
+    flags = ("--max-waiting-requests=6",)  # with the patience that a watchdog has unless told otherwise
     body = {"model": "smollm2", "prompt": list(range(3000, 4500)), "max_tokens": 2}
-    with serving_process(smollm2_gguf, *SMALL, *flags) as server, ThreadPoolExecutor(12) as clients:
+    with serving_process(smollm2_gguf, *SMALL, *flags) as server, ThreadPoolExecutor(8) as clients:
         with throttled(server.process):
-            replies = [
-                clients.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
-                for _ in range(12)
-            ]
+            replies = [clients.submit(ask, server, body) for _ in range(8)]
             server.until(lambda: sum(server.load()["waiting"].values()) > 3, "its queue is full")
             deadline = time.monotonic() + 15
             while time.monotonic() < deadline:
-                assert httpx.get(f"{server.management_url}/livez", timeout=PATIENCE_SECONDS).status_code == 200
+                assert server.management("/livez").status_code == 200
         statuses = [reply.result(PATIENCE_SECONDS).status_code for reply in replies]
         assert 200 in statuses
         assert set(statuses) <= {200, 429}
@@ -136,6 +146,7 @@ def throttled(process: subprocess.Popen[bytes]) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.parametrize("server", [(PATIENT,)], indirect=True)
 def test_a_second_signal_ends_it_at_once(server: ServingProcess) -> None:
     reader = Reader(server.url, ENDLESS)
     server.until(lambda: "data:" in reader.text, "the stream has begun")
@@ -145,11 +156,14 @@ def test_a_second_signal_ends_it_at_once(server: ServingProcess) -> None:
     assert server.exit_code() == 1
 
 
-def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path) -> None:
-    with start(smollm2_gguf, *SMALL) as server:
+def test_probes_answer_while_it_loads_and_a_signal_ends_it(smollm2_gguf: Path, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with launch(late_server.__file__, str(hold), str(smollm2_gguf), *PORTS, *SMALL) as server:
         server.until(lambda: re.search(r"management on http", server.output), "the management port is open")
         assert server.management("/readyz").text == "starting"
         assert server.management("/livez").status_code == 200
+        hold.unlink()
         server.process.send_signal(signal.SIGTERM)
         assert server.exit_code() == 0
 
