@@ -14,6 +14,7 @@ import fault_proxy
 import fault_watch
 from fault_proxy import FaultProxy
 from fault_rules import Answer, Call, Delay, Garbage, HalfBody, OldAnswer, Reset, Rule, Silence, Stream, read_call
+from patience import PATIENCE_SECONDS
 
 SERVICES = "/apis/octavo.dev/v1alpha1/namespaces/team/inferenceservices"
 ONE = f"{SERVICES}/assistant"
@@ -142,8 +143,11 @@ async def test_garbage_and_delay(proxy, client):
 
 
 async def test_silence_lasts_until_the_rules_change_and_spares_leases(proxy, client):
-    with proxy.failing(Rule(Silence())):
+    with proxy.failing(Rule(Silence())) as (rule,):
         asked = asyncio.ensure_future(client.patch(ONE))  # a get would be sent again by the client
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not rule.hits:
+                await asyncio.sleep(0.01)
         lease = "/apis/coordination.k8s.io/v1/namespaces/team/leases/octavo"
         assert (await client.get(lease)).status == 200
         assert not asked.done()

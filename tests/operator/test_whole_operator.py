@@ -14,11 +14,13 @@ from octavo_operator.cluster import Cluster
 from octavo_operator.config import OperatorConfig
 from octavo_operator.loops import Operator
 from octavo_operator.metrics import Metrics
+from patience import PATIENCE_SECONDS
 from small_api_server import SmallApiServer
 
 CHILDREN = {"serviceaccounts", "networkpolicies", "deployments", "services", "poddisruptionbudgets", "configmaps"}
-QUIET_SECONDS = 0.15
-"""Nothing has been asked for so long: longer than the test's rest of a key and its latest event."""
+QUIET_SECONDS, LOOKS = 0.15, 5
+"""Nothing has been asked for so long: longer than the test's rest of a key and its latest event. A process that stands
+still for that time passes one of the looks."""
 
 
 class Stage:
@@ -43,7 +45,7 @@ class Stage:
         parts += [self.operator.queue.run_worker(self.operator.work) for _ in range(4)]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.quiet()
                 self.server.calls.clear()
                 yield
@@ -54,9 +56,12 @@ class Stage:
 
     async def quiet(self):
         """Until nothing is asked for any more, the heartbeat's lists aside."""
-        count = -1
-        while count != (count := sum(call.verb != "list" for call in self.server.calls)):
-            await asyncio.sleep(QUIET_SECONDS)
+        counts = [-1, 0]
+        while len(set(counts)) > 1:
+            counts = []
+            for _ in range(LOOKS):
+                await asyncio.sleep(QUIET_SECONDS / (LOOKS - 1))
+                counts.append(sum(call.verb != "list" for call in self.server.calls))
 
     def settled(self, name):
         """Whether status tells of the present spec, and of its end."""

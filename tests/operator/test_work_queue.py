@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from moved_clock import MovedClock
 from octavo_operator import work_queue
 from octavo_operator.work_queue import LONGEST_DELAY, WorkQueue
 from patience import PATIENCE_SECONDS
@@ -101,20 +102,20 @@ async def test_an_event_brings_a_retry_forward(delay):
     await drained(queue, work, until=done)
 
 
-async def test_the_wait_for_a_worker_is_told():
-    waits, done = [], asyncio.Event()
+async def test_the_wait_for_a_worker_is_told(monkeypatch):
+    waits, done, clock = [], asyncio.Event(), MovedClock(monkeypatch)
     queue = WorkQueue(waits.append)
 
     async def work(key):
         if key == "slow":
-            await asyncio.sleep(0.05)
+            clock.move_on(1000.0)
         else:
             done.set()
 
     queue.add("slow")
     queue.add("waits")
     await drained(queue, work, workers=1, until=done)
-    assert waits[0] < 0.05 <= waits[1]
+    assert waits[0] < 1000.0 <= waits[1]
 
 
 async def test_events_of_its_own_writes_are_one_more_run_after_a_rest(monkeypatch):
@@ -194,7 +195,8 @@ async def test_an_urgent_key_stays_so_during_its_rest(monkeypatch):
 
 
 async def test_a_storm_is_many_others_a_moment_ago(monkeypatch):
-    queue = WorkQueue()
+    queue, clock = WorkQueue(), MovedClock(monkeypatch)
+    monkeypatch.setattr(work_queue, "STORM_SECONDS", PATIENCE_SECONDS)
     for number in range(work_queue.STORM):
         assert not queue.crowded("a")
         queue.add("a", urgent=True)
@@ -204,5 +206,5 @@ async def test_a_storm_is_many_others_a_moment_ago(monkeypatch):
     queue.add("b", urgent=True)
     assert len(queue._urgent) == work_queue.STORM + 1, "no more is remembered than tells a storm"
     assert queue.crowded("a")
-    monkeypatch.setattr(work_queue, "STORM_SECONDS", 0.0)
+    clock.move_on(PATIENCE_SECONDS)
     assert not queue.crowded("a")

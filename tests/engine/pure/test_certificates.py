@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from authority import Authority, MountedSecret
+from moved_clock import MovedClock
 from octavo_engine.config import ServerConfig
 from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.metrics import WatchedFile
@@ -26,6 +27,7 @@ from octavo_engine.server.listeners import Listener, api_listener, bind
 from patience import PATIENCE_SECONDS
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +84,9 @@ async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
 
 
 @asynccontextmanager
-async def serving(used: Certificates, client: ssl.SSLContext, head: float = 10.0) -> AsyncIterator[Served]:
+async def serving(used: Certificates, client: ssl.SSLContext) -> AsyncIterator[Served]:
     bound = bind("--port", "127.0.0.1", 0)
-    listener = api_listener(well, Deadlines(head=head), used)
+    listener = api_listener(well, Deadlines(head=HEAD_SECONDS), used)
     await listener.start(bound, on_end=lambda: None)
     try:
         yield Served(bound.getsockname()[1], client, listener)
@@ -156,13 +158,18 @@ async def refused(served: Served, client: ssl.SSLContext) -> None:
         writer.close()
 
 
-async def test_versions_before_1_2_plain_http_and_half_a_handshake_get_nothing(made: Path) -> None:
+async def test_versions_before_1_2_plain_http_and_half_a_handshake_get_nothing(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = Certificates(files(made / "first"))
     assert used.context.minimum_version is ssl.TLSVersion.TLSv1_2
-    async with serving(used, Authority(made / "ca").client(), head=0.3) as served:
+    clock = MovedClock(monkeypatch)
+    async with serving(used, Authority(made / "ca").client()) as served:
         for sent in (GET, b"\x16\x03\x01"):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
             writer.write(sent)
+            await asyncio.sleep(0.01)
+            clock.move_on(HEAD_SECONDS)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with suppress(ConnectionError):
                     assert b"HTTP" not in await reader.read(-1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from moved_clock import MovedClock
 from octavo_engine.server.deadlines import Deadlines
 from octavo_engine.server.framing import FEW_PIECES, LEAST_BYTES, MAX_HEAD_BYTES
 from octavo_engine.server.listeners import Listener, api_listener, bind
@@ -102,6 +103,11 @@ PATHS: dict[str, Answer] = {"/": well, "/endless": endless, "/whole": whole, "/r
 
 
 @pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    return MovedClock(monkeypatch)
+
+
+@pytest.fixture
 def many_sockets() -> Iterator[None]:
     """As many as the test has at both ends, where a machine allows a thousand files by default."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -148,10 +154,13 @@ def error_of(reply: bytes, status: int) -> dict[str, Any]:
     return error
 
 
-async def test_five_hundred_connections_that_say_nothing_are_closed_and_nobody_else_notices(many_sockets: None):
-    async with serving(head=SHORT) as served:
+async def test_five_hundred_connections_that_say_nothing_are_closed_and_nobody_else_notices(
+    many_sockets: None, clock: MovedClock
+):
+    async with serving() as served:
         idle = [await served.connect() for _ in range(500)]
-        assert await served.is_well()
+        assert await served.is_well()  # who came before is connected by then
+        clock.move_on(LONG)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert {await all_of(reader) for reader, _ in idle} == {b""}
         for _, writer in idle:
@@ -160,8 +169,8 @@ async def test_five_hundred_connections_that_say_nothing_are_closed_and_nobody_e
 
 
 @pytest.mark.parametrize("before", [b"", GET + b"\r\n"], ids=["new", "kept"])
-async def test_a_head_that_does_not_come_to_its_end_is_told_so(before: bytes):
-    async with serving(head=SHORT) as served:
+async def test_a_head_that_does_not_come_to_its_end_is_told_so(before: bytes, clock: MovedClock):
+    async with serving() as served:
         reader, writer = await served.connect()
         if before:
             writer.write(before)
@@ -171,20 +180,22 @@ async def test_a_head_that_does_not_come_to_its_end_is_told_so(before: bytes):
             if received.done():
                 break
             writer.write(bytes([letter]))
-            await asyncio.sleep(SHORT / 10)
+            await asyncio.sleep(0.01)
+            clock.move_on(LONG / 10)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert error_of(await received, 408)["code"] == "request_timeout"
         writer.close()
         assert await served.is_well()
 
 
-async def test_a_kept_connection_between_two_requests_is_not_late():
-    async with serving(head=SHORT) as served:
+async def test_a_kept_connection_between_two_requests_is_not_late(clock: MovedClock):
+    async with serving(head=10.0) as served:
         reader, writer = await served.connect()
         for _ in range(2):
             writer.write(GET + b"\r\n")
             assert (await reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
-            await asyncio.sleep(2 * SHORT)
+            clock.move_on(20.0)
+            await asyncio.sleep(0.01)
         writer.close()
 
 
@@ -203,15 +214,16 @@ async def test_a_body_that_nobody_reads_has_its_deadline_too():
         await served.nobody_left()
 
 
-async def test_one_body_after_the_other_each_has_its_own_time():
+async def test_one_body_after_the_other_each_has_its_own_time(clock: MovedClock):
     """Each begins in the packet in which the one before ends."""
-    async with serving(body=2.0) as served:
+    async with serving() as served:
         reader, writer = await served.connect()
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
         writer.write(head + b"x")
         for _ in range(6):
             await reader.readuntil(b"well")
-            await asyncio.sleep(0.4)
+            clock.move_on(LONG / 2)
+            await asyncio.sleep(0.01)
             writer.write(b"x" + head + b"x")
         await reader.readuntil(b"well")
         writer.close()
@@ -230,17 +242,18 @@ async def test_who_does_not_read_a_stream_stops_it_and_is_cut_off():
         writer.close()
 
 
-async def test_who_reads_slowly_but_reads_gets_everything():
+async def test_who_reads_slowly_but_reads_gets_everything(clock: MovedClock):
     """One write that takes longer than the deadline, of which something is read all the time."""
-    async with serving(write=1.0) as served:
+    async with serving(write=20.0) as served:
         reader, writer = await served.connect()
         writer.write(b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        received = 0
+        received = pieces = 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             while data := await reader.read(1 << 19):
-                received += data.count(b"z")
-                await asyncio.sleep(0.03)
+                received, pieces = received + data.count(b"z"), pieces + 1
+                clock.move_on(1.0)
         assert received == WHOLE
+        assert pieces > 3 * 20.0
         writer.close()
 
 
