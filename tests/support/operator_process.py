@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +18,14 @@ from typing import Any
 from cluster_api import administrator, kind_named, path_of
 from cluster_tools import Kubectl, wait_for
 from fault_proxy import FaultProxy
+from free_ports import free_port
 from node import binaries, config, programs
 from patience import PATIENCE_SECONDS
 
 RELEASE = "octavo"
+LEASE_SECONDS = PATIENCE_SECONDS
+"""Where nobody is to take over: an operator that could not renew a shorter one on a busy machine would exit, and nobody
+starts it again. The next process of the same identity need not wait for it."""
 
 
 class OperatorProcess:
@@ -59,13 +62,13 @@ class OperatorProcess:
 
     def start(self, identity: str = "test", **flags: object) -> OperatorProcess:
         """Starts the process; `flags` are the operator's own, with underscores."""
-        self.port = _free_port()
+        self.port = free_port()
         given: dict[str, object] = {
             "kubeconfig": self._kubeconfig,
             "namespaces": ",".join(self._namespaces),
             "lease_namespace": self._namespaces[0],
             "lease_name": RELEASE,
-            "lease_seconds": 15,  # nobody starts it again where it could not renew a shorter one on a busy machine
+            "lease_seconds": LEASE_SECONDS,
             "identity": identity,
             "health_host": "127.0.0.1",
             "health_port": self.port,
@@ -267,10 +270,3 @@ def _shown(item: dict[str, Any]) -> dict[str, Any]:
     """An object as kubectl shows it: who manages which field is asked for on its own."""
     item["metadata"].pop("managedFields", None)
     return item
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

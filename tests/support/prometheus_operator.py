@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 from cluster_api import administrator, has_condition
 from cluster_tools import Kubectl, wait_for
+from free_ports import free_port
 from node import binaries, config, programs, runtime
 from patience import PATIENCE_SECONDS
 from prometheus_server import Prometheus
@@ -49,14 +49,11 @@ class PrometheusOperator:
         kubectl("apply", "-f", "-", stdin=_text(*_rights(namespace), _prometheus(namespace)))
 
     def _start(self, settings: config.Settings) -> subprocess.Popen[bytes]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         flags = {
             "namespaces": self._namespace,
             "prometheus-config-reloader": config.RELOADER_IMAGE,
             "config-reloader-cpu-request": "10m",
-            "web.listen-address": f"127.0.0.1:{port}",
+            "web.listen-address": f"127.0.0.1:{free_port()}",
         }
         command = [str(binaries.built(settings, programs.PROMETHEUS_OPERATOR))]
         command += [f"--{flag}={value}" for flag, value in flags.items()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Any
 import yaml
 
 from cluster_tools import wait_for
+from free_ports import free_port
 from node import binaries, config, programs
 from patience import PATIENCE_SECONDS
 
@@ -94,11 +94,8 @@ def prometheus(
     settings: config.Settings, jobs: Sequence[Document], groups: Sequence[Document] = (), seconds: int = 1
 ) -> Iterator[Prometheus]:
     """One over these scrape jobs and groups of rules, which looks every so many seconds; it ends with the body."""
-    with tempfile.TemporaryDirectory(prefix="octavo-prometheus-") as name, socket.socket() as probe:
-        folder = Path(name)
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-        probe.close()
+    with tempfile.TemporaryDirectory(prefix="octavo-prometheus-") as name:
+        folder, address = Path(name), f"127.0.0.1:{free_port()}"
         every = {
             "scrape_interval": f"{seconds}s",
             "scrape_timeout": f"{seconds}s",

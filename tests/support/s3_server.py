@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cluster_tools import Kubectl, create
+from free_ports import free_port
 from node import binaries, config, programs, runtime, s3
 from patience import PATIENCE_SECONDS
 
@@ -44,7 +45,7 @@ class Endpoint:
 @contextmanager
 def serve(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[Endpoint]:
     """Serve `folder` until the block ends; with `host` set to the node's HOST_IP, pods of the node reach it, too."""
-    port = port or _free_port(host)
+    port = port or free_port(host)
     program = binaries.built(config.Settings.from_environment(), programs.S3)
     command = [str(program), *s3.arguments(folder, f"{host}:{port}")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -118,12 +119,6 @@ def _service(namespace: str, name: str) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"selector": {"app": name}, "ports": [{"name": "s3", "port": _PORT}]},
     }
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def _await_port(process: subprocess.Popen[bytes], host: str, port: int) -> None:

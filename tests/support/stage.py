@@ -42,7 +42,7 @@ class Stage:
 
     def start(self, identity: str = "test", **flags: object) -> None:
         """Starts the operator with patience enough for faults, and waits until it leads."""
-        usual: dict[str, object] = {"lease_seconds": 10, "api_timeout_seconds": 2, "heartbeat_seconds": 2}
+        usual: dict[str, object] = {"api_timeout_seconds": 2, "heartbeat_seconds": 2}
         self.operator.start(identity, **(usual | flags))
         wait_for(self.operator.leads, "the operator's lead", interval=0.05)
 

@@ -64,8 +64,7 @@ def shared(
     name = f"operator-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     create(kubectl, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    # Nobody takes over here, and a busy machine may miss a short deadline.
-    operator = OperatorProcess(kubectl, cluster, [name], engine_image).start(lease_seconds=15)
+    operator = OperatorProcess(kubectl, cluster, [name], engine_image).start()
     wait_for(operator.leads, "the operator's start")
     yield Services(kubectl, name), operator
     operator.kill()

@@ -75,16 +75,16 @@ def test_a_namespace_goes_without_a_hook_that_holds_it(kubectl: Kubectl, make_op
 def test_of_two_operators_one_acts_and_the_other_takes_over(
     kubectl: Kubectl, namespace: str, make_operator: MakeOperator
 ) -> None:
-    services = Services(kubectl, namespace)
-    first = make_operator(namespace).start(identity="first")
+    services, lease = Services(kubectl, namespace), {"lease_seconds": 30}  # also a busy one renews in time
+    first = make_operator(namespace).start(identity="first", **lease)
     wait_for(first.leads, "the first operator's lead")
-    second = make_operator(namespace).start(identity="second")
+    second = make_operator(namespace).start(identity="second", **lease)
     services.apply("one", replicas=0)
     services.wait_condition("one", "Ready", "ScaledToZero")
     assert not second.leads()
     assert first.stop() == 0
     wait_for(second.leads, "the take-over after a clean stop")
-    third = make_operator(namespace).start(identity="third")
+    third = make_operator(namespace).start(identity="third", **lease)
     second.kill()
     wait_for(third.leads, "the take-over after a crash")
     services.apply("two", replicas=0)

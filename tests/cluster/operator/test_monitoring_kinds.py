@@ -28,7 +28,7 @@ def test_the_kinds_are_used_when_they_appear(
             kubectl("delete", "-f", str(path))
         # One that has not looked yet: an operator asks which kinds there are once a minute.
         operator.kill()
-        operator.start(lease_seconds=15)
+        operator.start()
         wait_for(operator.leads, "the lead")
         services.apply("unwatched")
         services.wait_ready("unwatched")

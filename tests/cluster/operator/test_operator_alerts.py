@@ -65,7 +65,7 @@ class Watched:
 
 @pytest.fixture
 def watched(cluster: config.Settings, stage: Stage) -> Iterator[Watched]:
-    stage.start()
+    stage.start(lease_seconds=10)  # another takes over
     port = stage.operator.port
     job = static_job("octavo-operator", f"127.0.0.1:{port}", pod="octavo-1") | {"honor_labels": True}
     groups = hastened([group for group in rules.once() if group["name"] == "octavo-operator"])

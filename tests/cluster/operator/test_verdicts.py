@@ -130,7 +130,7 @@ def test_kstatus_argo_cd_and_octavo_agree_through_a_life(
     services.apply("life", template={"nodeSelector": {"no": "where"}})
     life.rest["new"] = services.get("osvc", "life") or {}
     with watched(namespace, "life") as versions:
-        operator.start(lease_seconds=15)
+        operator.start()
         life.reaches("waiting", lambda live: conditions(live)["Ready"]["reason"] == "Unschedulable")
         life.reaches("ready", ready("Serving"), replicas=1)
         kubectl("wait", "--for=condition=Ready", "osvc/life", "-n", namespace, "--timeout=240s")
