@@ -40,3 +40,20 @@ def wait_for(
             pytest.fail(f"{what} did not happen within {within:.0f} s")
         time.sleep(interval)
     return value
+
+
+def wait_quiet(look: Callable[[], T], seconds: float, what: str) -> T:
+    """Poll until `look` has given the same for so long; returns that, and fails where it goes on changing.
+
+    For what must cost no write once it is done: on a busy machine, others do their part late.
+    """
+    seen, since = look(), time.monotonic()
+
+    def quiet() -> bool:
+        nonlocal seen, since
+        if (now := look()) != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since >= seconds
+
+    wait_for(quiet, what, interval=0.5)
+    return seen

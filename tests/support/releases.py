@@ -14,8 +14,8 @@ from patience import PATIENCE_SECONDS
 OPERATOR_CHART = config.CHECKOUT / "charts" / "octavo-operator"
 
 
-def helm(*arguments: str | Path, timeout: float = 120) -> str:
-    """Runs helm against the tests' cluster; fails with its words."""
+def helm(*arguments: str | Path, timeout: float = PATIENCE_SECONDS + 30) -> str:
+    """Runs helm against the tests' cluster; fails with its words. What helm waits for itself ends before."""
     command = [config.HACK / "helm", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:

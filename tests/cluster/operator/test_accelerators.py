@@ -87,7 +87,7 @@ def test_what_is_broken_takes_no_replica_down(services: Services, one_gpu: None)
     assert story.serves() == first, "reverted: nothing happened"
     assert story.container() == template
     wait_for(lambda: not story.jobs(), "the end of the failed checks")
-    assert not services.condition("broken", "Stalled")
+    wait_for(lambda: not services.condition("broken", "Stalled"), "the end of the trouble")
     story.ends()
 
 
@@ -102,7 +102,7 @@ def test_a_replica_without_an_accelerator_limits_scaling(kubectl: Kubectl, servi
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=40))
     time.sleep(5)  # several samples of a queue that asks for more
     assert services.desired("limited") == 2
-    assert services.condition("limited", "Ready")["status"] == "True"
+    wait_for(lambda: services.condition("limited", "Ready")["status"] == "True", "the replica that serves")
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.IDLE)
     wait_for(lambda: services.desired("limited") == 1, "the pending replica to be given up")
     wait_for(lambda: services.pods("limited") == [first], "the serving replica to be the one that stays")

@@ -67,7 +67,12 @@ def test_trouble_of_three_services_fires_their_alerts_and_no_other(
     wait_for(lambda: troubles <= prometheus.alerts().keys(), "what is pending")
     for alert, name in troubles:
         wait_state(prometheus, alert, name, "firing")
-    assert {key for key, state in prometheus.alerts().items() if state == "firing"} == troubles
+
+    def firing() -> set[tuple[str, str]]:
+        return {key for key, state in prometheus.alerts().items() if state == "firing"}
+
+    # A busy machine may answer no scrape for some of these seconds, which is a trouble of its own, and passes.
+    wait_for(lambda: firing() == troubles, f"no other alert; now: {firing()}")
 
     fake_engine.hide_metrics(kubectl, services.namespace, unseen, hidden=False)
     fake_engine.set_load(kubectl, services.namespace, outgrown, fake_engine.IDLE)

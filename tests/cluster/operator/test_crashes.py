@@ -10,6 +10,7 @@ import pytest
 import children
 from cluster_tools import wait_for
 from fault_rules import OldAnswer, Rule, Stream
+from octavo_operator.watched import WATCHED
 from stage import Stage
 
 ENOUGH_LIVES = 30
@@ -56,6 +57,7 @@ def names_with(stage: Stage, part: str) -> list[str]:
     return [name for name in names if part in name]
 
 
+@pytest.mark.timeout(1800)  # thirty lives, each with the start of a process
 def test_killed_after_every_single_write(stage: Stage) -> None:
     stage.start()
     expected = []
@@ -102,6 +104,11 @@ def test_killed_after_the_nth_write_of_a_whole_change(stage: Stage, step: int) -
     assert stage.operator.unexpected_lines() == []
 
 
+def lists(stage: Stage, since: float) -> set[str]:
+    """Which kinds were listed after a monotonic time."""
+    return {call.resource for call in stage.proxy.calls(since) if call.verb == "list"}
+
+
 def test_old_lists_and_replayed_events_after_a_restart_cause_no_harm(stage: Stage) -> None:
     stage.start()
     for name in ("stays", "goes", "again"):
@@ -109,9 +116,9 @@ def test_old_lists_and_replayed_events_after_a_restart_cause_no_harm(stage: Stag
     stage.wait_settled("stays", "goes", "again")
     stage.operator.kill()
     stage.proxy.remember()
+    began = time.monotonic()
     stage.start()  # its lists are what the next one will be shown
-    wait_for(lambda: sum(call.verb == "list" for call in stage.proxy.calls()) > 0, "the lists")
-    stage.wait_settled("stays")
+    wait_for(lambda: {watched.plural for watched in WATCHED} <= lists(stage, began), "the lists")
     stage.operator.kill()
 
     stage.delete("goes")

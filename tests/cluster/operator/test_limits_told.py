@@ -11,8 +11,10 @@ from operator_process import OperatorProcess, Services
 
 NAME = "limited"
 ADVICE = "Raise --max-num-seqs from 4 to 8"
-LOOKS = range(31, 39)
+LOOKS = range(31, 43)
 """Waiting requests, one sample after the other: more than the most replicas that there may be can take."""
+OTHERS = len(LOOKS) // 2
+"""Writes that the figures do not cause: the first publication, and a replica that a busy machine lets answer late."""
 
 
 def limited(waiting: int) -> dict[str, object]:
@@ -41,8 +43,8 @@ def test_the_limit_is_told_to_whoever_looks_and_seldom_written(
     for waiting in LOOKS:  # each is seen by the scaler, and none is another limit
         fake_engine.set_load(kubectl, services.namespace, pod, limited(waiting))
         wait_for(lambda figure=waiting: sampled(operator) == figure, f"a sample of {waiting}")
-    allowed = 1 + (time.monotonic() - began) // PUBLISH_SECONDS
-    assert writes(operator) - written <= allowed
+    published = (time.monotonic() - began) // PUBLISH_SECONDS
+    assert writes(operator) - written <= published + OTHERS, "one for each of them would be more"
 
     fake_engine.set_load(kubectl, services.namespace, pod, fake_engine.IDLE)
     wait_for(lambda: queue(services) == {"waiting": 0, "running": 0}, "no limit in status")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_ports_are_open_to_whom_they_are_for(kubectl: Kubectl, services: Service
         ("prometheus", "open"): (True, True),
         ("prometheus", "closed"): (False, True),
     }
-    assert table() == expected
+    wait_for(lambda: table() == expected, "the ports that are open to each, and no others")
     # The operator itself, and the kubelet's probes, still get through.
     for name in ("open", "closed"):
         services.wait_condition(name, "MetricsAvailable", "AllReplicasReport")
@@ -94,9 +95,11 @@ def test_an_engine_reaches_names_and_nothing_else(
     with metadata_server(cluster) as metadata:
         # Not the API server: it is on the pod's own node here, which a policy does not cut off.
         for address, port in ((metadata, 80), (listener, 9000)):
-            assert reaches(kubectl, here, "free", address, port), f"without a policy {address}:{port} answers"
-            assert not reaches(kubectl, here, pod, address, port, busybox=busybox), f"{address}:{port}"
-    assert resolves(kubectl, here, pod, "kubernetes.default.svc.cluster.local", busybox=busybox)
+            where = partial(reaches, kubectl, here, address=address, port=port)
+            wait_for(lambda where=where: where(pod="free"), f"an answer of {address}:{port} without a policy")
+            assert not where(pod=pod, busybox=busybox), f"{address}:{port}"
+    name = "kubernetes.default.svc.cluster.local"
+    wait_for(lambda: resolves(kubectl, here, pod, name, busybox=busybox), "the address of a name")
 
 
 def test_no_token_is_in_the_pod(kubectl: Kubectl, services: Services) -> None:

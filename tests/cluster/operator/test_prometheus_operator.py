@@ -84,8 +84,8 @@ def test_the_rules_are_loaded_are_well_and_record(services: Services, prometheus
     whose = f'namespace="{services.namespace}",inferenceservice="chosen"'
     recorded = f"inferenceservice:octavo_requests_running:sum{{{whose}}}"
     wait_for(lambda: prometheus.query(recorded), recorded, interval=0.5)
-    assert prometheus.value(f'max(octavo_operator_service_replicas{{{whose},state="ready"}})') == 1
-    assert prometheus.value("max(octavo_operator_leading)") == 1
+    for series in (f'octavo_operator_service_replicas{{{whose},state="ready"}}', "octavo_operator_leading"):
+        wait_for(lambda series=series: prometheus.value(f"max({series})") == 1, series, interval=0.5)
 
 
 def test_the_condition_says_how_it_is_found(services: Services, prometheus: Prometheus) -> None:

@@ -23,7 +23,8 @@ def test_what_only_running_shows_leaves_the_old_replica(services: Services) -> N
     assert deployment is not None
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     story.change(resources=None)
-    assert story.serves() == first
+    story.serves()
+    wait_for(lambda: story.pods() == first, "the old replica alone")
     story.answers()
 
 
@@ -31,11 +32,11 @@ def test_an_upgrade_restarts_nothing_and_a_paused_change_waits(
     make_operator: Callable[..., OperatorProcess], kubectl: Kubectl, namespace: str, engine_image: str
 ) -> None:
     """A newer operator has another engine image by default; lost records and an edited one change nothing either."""
-    services, operator = Services(kubectl, namespace), make_operator(namespace).start(lease_seconds=15)
+    services, operator = Services(kubectl, namespace), make_operator(namespace).start()
     story = Story(services, "kept", replicas=2)
     first = story.serves()
     operator.stop()
-    operator.start(engine_image="localhost/none:2", lease_seconds=15)
+    operator.start(engine_image="localhost/none:2")
     wait_for(operator.leads, "the newer operator")
     story.change(replicas=1)
     remaining = story.serves()

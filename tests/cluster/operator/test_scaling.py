@@ -47,7 +47,7 @@ class Stream:
 
     def finish(self) -> list[str]:
         """All lines, once the stream has ended."""
-        self._thread.join(30)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return self.lines
 
@@ -57,7 +57,7 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
 ) -> None:
     services, operator = Services(kubectl, namespace), make_operator(namespace)
     operator.start(scrape_seconds=5)  # as installed; the other tests sample every second
-    services.apply("grows", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2}, drainSeconds=90)
+    services.apply("grows", autoscaling={"maxReplicas": 2, "targetQueueDepth": 2}, drainSeconds=600)
     services.wait_ready("grows")
     (first,) = services.pods("grows")
     fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=9))
@@ -71,8 +71,8 @@ def test_up_within_ten_seconds_and_down_without_cutting_a_stream(
 
     # The older one is busier: the younger one is to go, and the stream that is open there may finish.
     (second,) = set(services.pods("grows")) - {first}
-    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=0, running=1))
     stream = Stream(services, second)
+    fake_engine.set_load(kubectl, services.namespace, first, fake_engine.busy(waiting=0, running=1))
     wait_for(lambda: services.desired("grows") == 1, "one replica less")
     wait_for(lambda: services.pods("grows") == [first], "the end of the least busy replica to begin")
     told = len(stream.lines)
@@ -86,11 +86,17 @@ def test_without_data_the_count_is_held_and_with_data_it_moves_again(kubectl: Ku
     services.apply("silent", autoscaling={"minReplicas": 2, "maxReplicas": 2})
     services.wait_ready("silent", replicas=2)
     first = services.pods("silent")[0]
-    services.apply("silent", autoscaling={"minReplicas": 1, "maxReplicas": 2})
     fake_engine.set_load(kubectl, services.namespace, first, {"running": "NaN"})
-    condition = services.wait_condition("silent", "MetricsAvailable", "SomeReplicasSilent")
-    assert condition["status"] == "False"
-    assert first in condition["message"]
+
+    def first_is_silent() -> bool:
+        condition = services.condition("silent", "MetricsAvailable")
+        said = condition.get("message", "")
+        return condition.get("reason") == "SomeReplicasSilent" and first in said and "not a load" in said
+
+    wait_for(first_is_silent, "the word that one replica tells nothing")
+    assert services.condition("silent", "MetricsAvailable")["status"] == "False"
+    # From here on it is the data alone that is missing for a decrease.
+    services.apply("silent", autoscaling={"minReplicas": 1, "maxReplicas": 2})
     for nonsense, words in NONSENSE:
         for pod in services.pods("silent"):
             fake_engine.set_load(kubectl, services.namespace, pod, nonsense)

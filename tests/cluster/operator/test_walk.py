@@ -9,7 +9,7 @@ import pytest
 
 import children
 from cluster_api import SERVICES, Unwilling, path_of
-from cluster_tools import wait_for
+from cluster_tools import wait_for, wait_quiet
 from octavo_operator.crd import spec_schema
 from random_specs import SpecWriter
 from stage import Stage
@@ -66,8 +66,9 @@ def walk_there_and_back(stage: Stage, steps: int, seed: int) -> None:
 
 
 def stays_put(stage: Stage, spec: dict[str, Any]) -> None:
-    """Edits that change nothing, and specs that are refused, cause no write."""
+    """Edits that change nothing, and specs that are refused, cause no write once all that was under way is over."""
     path = path_of(SERVICES, stage.namespace, NAME)
+    wait_quiet(lambda: len(stage.proxy.writes()), 2.0, "the end of what was under way")
     began = time.monotonic()
     for _ in range(3):
         stage.apply(NAME, **spec)
@@ -81,6 +82,7 @@ def stays_put(stage: Stage, spec: dict[str, Any]) -> None:
     assert [call.target for call in stage.proxy.writes(began) if NAME in call.target] == []
 
 
+@pytest.mark.timeout(1800)  # a hundred and twenty steps
 def test_a_walk_of_random_specs_and_back_again(stage: Stage) -> None:
     walk_there_and_back(stage, steps=60, seed=20)
 
