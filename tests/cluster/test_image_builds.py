@@ -14,6 +14,7 @@ import pytest
 
 from cluster_tools import wait_for
 from node import builder, config, kind, linking, mounts, runtime
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(
     config.Settings.from_environment().kubeconfig is not None or kind.docker_runs(),
@@ -51,7 +52,7 @@ def left(cluster: config.Settings) -> tuple[list[Path], str]:
 
 
 def test_a_build_that_fails_leaves_nothing(cluster: config.Settings, place: Path) -> None:
-    assert begin(place, "exit 7").wait(120) == 1
+    assert begin(place, "exit 7").wait(PATIENCE_SECONDS) == 1
     assert "exit status 7" in (place / "log").read_text()
     # Others may be asking the store at this moment, which mounts a part of it while they do.
     wait_for(lambda: left(cluster) == ([], ""), "an empty store")
@@ -62,7 +63,7 @@ def test_what_a_killed_build_left_is_taken_away_by_the_next(cluster: config.Sett
     wait_for(lambda: "STEP 2" in _text(place / "log"), "the build's step")
     wait_for(lambda: left(cluster)[1], "the build's container")
     os.killpg(build.pid, signal.SIGKILL)
-    build.wait(20)
+    build.wait(PATIENCE_SECONDS)
     assert left(cluster)[1], "it had no time to clean up"
     with builder.clean_store(cluster):
         assert left(cluster)[1] == ""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import s3_server
+from cluster_tools import wait_for
 from faulty_http import running
 from fetching import fetch, held, hurry, leftovers, manifest, start
+from held_relay import held_relay
 from model_sources import BucketFiles, HubFiles, RegistryFiles, WebFiles
 from octavo_engine.errors import ModelAccessDenied, ModelNotFound, ModelSourceUnreachable
 from octavo_engine.preflight.command import preflight
@@ -67,16 +68,19 @@ def test_a_real_s3_server_that_goes_away_and_comes_back(
     hurry(monkeypatch)
     directory = keys(tmp_path / "keys", s3_server.Endpoint("").environment)
     destination = tmp_path / "large"
+
+    def begun() -> bool:
+        return any(journal.stat().st_size > 200 for journal in destination.glob(".octavo/*.journal"))
+
     with s3_server.serve(store) as server:
         port = int(server.url.rpartition(":")[2])
-        process = start(
-            "s3://models/team/large", destination, f"--endpoint={server.url}",
-            f"--credentials-directory={directory}", "--patience-seconds=3",
-        )  # fmt: skip
-        while process.poll() is None and not any(
-            journal.stat().st_size > 200 for journal in destination.glob(".octavo/*.journal")
-        ):
-            time.sleep(0.01)
+        with held_relay(port, after=20_000_000) as relay:
+            process = start(
+                "s3://models/team/large", destination, f"--endpoint={relay.url}",
+                f"--credentials-directory={directory}", "--patience-seconds=3",
+            )  # fmt: skip
+            wait_for(lambda: relay.held.is_set() or process.poll() is not None, "the middle of the fetch")
+            wait_for(begun, "a record of what has come")
     _, said = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 3, said
     assert "ModelSourceUnreachable: s3://models/team/large" in said
@@ -85,7 +89,7 @@ def test_a_real_s3_server_that_goes_away_and_comes_back(
     with pytest.raises(ModelSourceUnreachable):
         fetch("s3://models/team/large", destination, patience_seconds=1, **access)
     with s3_server.serve(store, port=port):
-        fetch("s3://models/team/large", destination, **access)
+        fetch("s3://models/team/large", destination, patience_seconds=PATIENCE_SECONDS, **access)
     assert held(destination) == {name: text for name, text in large(80_000_000).items() if name in FETCHED}
     assert leftovers(destination) == []
 

@@ -18,7 +18,9 @@ embedded = pytest.mark.skipif(
 )
 
 
-def hack(*command: str, stdin: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def hack(
+    *command: str, stdin: str | None = None, timeout: float = PATIENCE_SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run one of the commands of hack/."""
     argv = [config.HACK / command[0], *command[1:]]
     return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
