@@ -19,11 +19,23 @@ from clients_agree.agreement import table as agreement_table
 from clients_agree.answers import Answer, Times, figures, middle, of_guidellm, of_octavo, of_vllm, on_the_wire
 from clients_agree.clients import ClientFailed, _all
 from clients_agree.definitions import NotTheDefinition, prove
-from clients_agree.loads import LOADS, PACED, REAL, guidellm_flags, held_to, octavo_flags, processors
+from clients_agree.loads import (
+    IN_TURNS,
+    PACED,
+    REAL,
+    REAL_TOGETHER,
+    TOGETHER,
+    guidellm_flags,
+    held_to,
+    octavo_flags,
+    processors,
+)
+from clients_agree.together import NotTogether, at_once
 from clients_agree.wire import Exchange, Packet, Watcher, exchanges, parsed, port_filter
 from cpu_figures import client as vllm
 from cpu_figures.loads import Load as VllmLoad
 from octavo_engine.bench.settings import BenchSettings
+from octavo_engine.bench.wire import AGENT
 
 PORT = 8000
 ANSWERS = [
@@ -134,6 +146,14 @@ def test_one_name_means_one_thing_to_each_client() -> None:
     assert of["time per output token"] == 0.25, "the first token is one of five, in 1.25 seconds"
 
 
+def test_a_median_by_shares_is_one_of_the_values() -> None:
+    of = definitions.GUIDELLM[0].of
+    told = [replace(ANSWERS[0], sent=0.0, first=float(number)) for number in range(1, 13)]
+    assert of(told[:8]) == 4.0
+    assert of(told[:7]) == 4.0
+    assert of(told) == 7.0, "six twelfths are less than a half, as numbers of a machine add up"
+
+
 def test_a_definition_is_held_against_the_report_of_its_own_client() -> None:
     vllm_says = {"median_ttft_ms": 375.0, "median_tpot_ms": 375.0, "median_itl_ms": 450.0}
     prove(definitions.VLLM, GAPS, vllm_says)
@@ -149,18 +169,60 @@ def test_a_definition_is_held_against_the_report_of_its_own_client() -> None:
 def test_two_clients_are_compared_by_one_definition_and_their_packets_say_who_is_right() -> None:
     late = [replace(answer, first=answer.first + 0.05) for answer in GAPS]
     packets = on_the_wire([Exchange(0.0, 0.375, 1.875, (0.45,))] * 2, 5)
-    found = {
-        each.figure: each
-        for each in agreements("a load", Told(GAPS, packets), {"late": Told(late, packets)}, {"late": definitions.VLLM})
-    }
+    compared = agreements("a load", Told(GAPS, packets), Told(late, packets), "late", definitions.VLLM)
+    found = {each.figure: each for each in compared}
     assert found["ITL"].agrees
     assert (found["TTFT"].theirs, found["TTFT"].ours) == pytest.approx((0.425, 0.375))
     assert not found["TTFT"].agrees
     assert found["TTFT"].wire == (0.375, 0.375), "the server answered both alike"
     (row,) = [line for line in agreement_table([*found.values()]).splitlines() if "TTFT" in line]
     assert row == "| a load | late: TTFT | 425.0 [375.0] | 375.0 [375.0] | +13.3 % [+0.0 %]: more than 5 % |"
-    (blind,) = agreements("a load", Told(GAPS, []), {"late": Told(late, [])}, {"late": definitions.VLLM[:1]})
+    (blind,) = agreements("a load", Told(GAPS, []), Told(late, []), "late", definitions.VLLM[:1])
     assert blind.wire is None
+
+
+def test_rounds_are_one_account() -> None:
+    assert Told.all_of([Told(GAPS, []), Told(GAPS[:1], GAPS)]) == Told([*GAPS, GAPS[0]], GAPS)
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def told(*times: float) -> list[Answer]:
+    return [replace(ANSWERS[0], sent=at) for at in times]
+
+
+def seen(agent: str, *times: float) -> list[Exchange]:
+    return [Exchange(at, at + 0.1, at + 0.2, agent=agent.encode()) for at in times]
+
+
+LOAD = replace(REAL_TOGETHER, requests=2)  # after two that do not count
+OTHERS = (0.5, 1.0, 1.5, 4.0)
+
+
+def test_of_two_at_once_ours_counts_while_the_other_asks() -> None:
+    times = (1.25, 2.0, 3.0, 4.0, 5.0)
+    mine, theirs = at_once(LOAD, told(*times), told(*OTHERS), [*seen("other", *OTHERS), *seen(AGENT, *times)])
+    assert [answer.sent for answer in mine.answers] == [2.0, 3.0, 4.0]
+    assert [packet.sent for packet in mine.packets] == [2.0, 3.0, 4.0]
+    assert [answer.sent for answer in theirs.answers] == [packet.sent for packet in theirs.packets] == [1.5, 4.0]
+
+
+@pytest.mark.parametrize("times", [(), (2.0, 5.0), (1.0, 3.0)], ids=["nothing", "began later", "ended sooner"])
+def test_who_does_not_ask_all_the_time_is_not_compared(times: tuple[float, ...]) -> None:
+    with pytest.raises(NotTogether, match="did not ask all the time"):
+        at_once(LOAD, told(*times), told(*OTHERS), [*seen(AGENT, *times), *seen("other", *OTHERS)])
+
+
+def test_two_that_never_asked_at_once_are_not_compared() -> None:
+    with pytest.raises(NotTogether, match="asked nothing while"):
+        at_once(LOAD, told(1.0, 5.0), told(*OTHERS), [*seen(AGENT, 1.0, 5.0), *seen("other", *OTHERS)])
+
+
+def test_a_client_that_tells_of_other_requests_than_its_own_is_not_compared() -> None:
+    wire = [*seen(AGENT, 1.0, 5.0), *seen("other", *OTHERS)]
+    with pytest.raises(NotTogether, match="tells of 3 answers, 2 of its requests"):
+        at_once(LOAD, told(1.0, 2.0, 5.0), told(*OTHERS), wire)
 
 
 def test_server_and_clients_have_a_processor_each() -> None:
@@ -183,19 +245,37 @@ def test_short_answers_and_missing_ones_are_errors() -> None:
             _all(REAL, wrong)
 
 
-@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("load", [*IN_TURNS, *TOGETHER], ids=lambda load: load.name)
 def test_all_clients_are_asked_for_the_same(load: Any) -> None:
     url, file = f"http://127.0.0.1:{PORT}", Path("result.json")
     ours = BenchSettings.parse(octavo_flags(load, url, 3, file), {})
-    asked = (ours.config.concurrency, ours.config.requests, ours.shape.prompt.high, ours.shape.output.high)
-    same = VllmLoad(load.name, load.streams, load.asked, load.prompt_tokens, load.output_tokens)
+    asked = (ours.config.requests, ours.shape.prompt.high, ours.shape.output.high)
+    same = VllmLoad(load.name, load.streams, load.asked, load.prompt_tokens, load.output_tokens, rate=load.rate)
     words = dict(itertools.pairwise(vllm.flags(same, port=PORT, tokenizer=file, seed=3, folder=file, model=load.model)))
-    names = ("--max-concurrency", "--num-prompts", "--random-input-len", "--random-output-len")
+    names = ("--num-prompts", "--random-input-len", "--random-output-len")
     assert tuple(int(words[name]) for name in names) == asked
     assert words["--model"] == ours.config.model == load.model
     theirs = " ".join(guidellm_flags(load, url, file, 3, file))
-    for value, said in zip(asked, ("streams={}", "count={}", "prompt_tokens={}", "output_tokens={}"), strict=True):
+    for value, said in zip(asked, ("count={}", "prompt_tokens={}", "output_tokens={}"), strict=True):
         assert said.format(value) in theirs
+    if load.rate:
+        assert ours.config.rate == float(words["--request-rate"]) == load.rate
+        assert "--max-concurrency" not in words
+        assert f"kind=poisson,rate={load.rate}" in theirs
+    else:
+        assert ours.config.concurrency == int(words["--max-concurrency"]) == load.streams
+        assert words["--request-rate"] == "inf"
+        assert f"kind=concurrent,streams={load.streams}" in theirs
+
+
+def test_who_is_asked_for_some_time_is_not_held_to_a_number() -> None:
+    load = replace(REAL, seconds=20.0)
+    ours = BenchSettings.parse(octavo_flags(load, "http://127.0.0.1:1", 3, Path("result.json")), {})
+    assert (ours.config.seconds, ours.config.requests) == (20.0, None)
+    whole = [replace(ANSWERS[0], tokens=load.output_tokens)] * 3
+    assert _all(load, whole) == whole
+    with pytest.raises(ClientFailed, match="some of"):
+        _all(load, [*whole, ANSWERS[0]])
 
 
 def test_the_short_form_asks_each_stream_twice() -> None:
@@ -221,6 +301,7 @@ def test_a_segment_is_read_whatever_its_options() -> None:
 
 def test_an_exchange_is_from_the_requests_first_packet_over_the_first_event_to_the_last() -> None:
     post, body = b"POST /v1/completions HTTP/1.1\r\n", b'{"prompt": "x"}'
+    named = post + b"Host: here\r\nuser-agent: somebody/1.0\r\n\r\n"
     seen = [
         Packet(1.0, 40_000, PORT, b"POST /tokenize HTTP/1.1\r\n"),
         Packet(1.1, PORT, 40_000, b'HTTP/1.1 200 OK\r\n\r\n{"count": 1} data:'),
@@ -231,13 +312,13 @@ def test_an_exchange_is_from_the_requests_first_packet_over_the_first_event_to_t
         Packet(2.7, PORT, 40_001, b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n"),
         Packet(3.0, PORT, 40_000, b"data: {}\n\n"),
         Packet(3.1, PORT, 40_000, b"data: {}\n\n"),
-        Packet(4.0, 40_000, PORT, post + body),  # the connection is kept
+        Packet(4.0, 40_000, PORT, named + body),  # the connection is kept
         Packet(4.25, PORT, 40_000, b"data: {}\n\n"),
     ]
     first, second, third = exchanges(seen, PORT)
     assert first == Exchange(2.0, 3.0, 3.1, (pytest.approx(0.1),), connected=True)
     assert second == Exchange(2.2, 2.7, 2.7, connected=True)
-    assert third == Exchange(4.0, 4.25, 4.25)
+    assert third == Exchange(4.0, 4.25, 4.25, agent=b"somebody/1.0")
 
 
 def test_the_filter_is_a_program_of_whole_steps_that_ends() -> None:

@@ -58,11 +58,12 @@ def stream(*events: Json | str) -> bytes:
 
 @dataclass
 class ToldServer:
-    """Where it is, and what came: (path, body) of each request."""
+    """Where it is, and what came: (path, body) of each request, with which key, and as whom."""
 
     url: str
     asked: list[tuple[str, Json]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    agents: list[str | None] = field(default_factory=list)
     connections: int = 0
 
 
@@ -82,6 +83,7 @@ def told_server(told: Told) -> Iterator[ToldServer]:
             body = json.loads(self.rfile.read(length)) if length else {}
             server.asked.append((self.path, body))
             server.keys.append(self.headers.get("Authorization"))
+            server.agents.append(self.headers.get("User-Agent"))
             for piece in told(self.path, body):
                 if piece is None:
                     self.close_connection = True

@@ -1,10 +1,11 @@
-"""`octavo bench` beside vLLM's load client and guidellm: three clients in turn, one server, and the wire between them.
+"""`octavo bench` beside vLLM's load client and guidellm: one server, and the wire between them.
 
     PYTHONPATH=engine:benchmarks:benchmarks/cpu python -m clients_agree [--quick] [--rounds N] [--json FILE]
 
-The server has a processor, the clients another. As root, the packets are watched. The exit code is 1 when a figure that
-another client reports differs by more than 5 % from what our records give by its definition, or a median of ours from
-that of its own packets.
+The server has a processor, the clients another. First they ask in turns, and as root the packets are watched: does each
+tell what its packets say? Then, as root, ours asks beside each of the others: do two clients tell the same? The exit
+code is 1 when a figure that another client reports differs by more than 5 % from what our records of the same time give
+by its definition, or a median of ours from that of its own packets.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import report
@@ -26,26 +27,16 @@ from checkpoint import smollm2
 from cpu_figures.servers import Server
 
 from . import table
-from .agreement import Told, agreements
+from .agreement import Agreement, Told, agreements
 from .agreement import table as agreement_table
-from .answers import Figures, figures, middle, on_the_wire
+from .answers import Figures, figures, middle
 from .clients import Client, prepare
-from .definitions import Definition
-from .loads import LOADS, Load, held_to, processors, recipe
+from .loads import IN_TURNS, TOGETHER, Load, held_to, processors, recipe
+from .together import together
 from .wire import Watcher
 
 SETTLE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A load, by one client, once."""
-
-    figures: Figures
-    told: Told
-
-
-Runs = dict[str, list[Run]]  # by client
+Runs = dict[str, list[Figures]]  # by client
 
 
 def main() -> int:
@@ -54,21 +45,18 @@ def main() -> int:
     server, own = processors()
     os.sched_setaffinity(0, {own})  # and so all clients
     machine, model = report.machine(1), smollm2()
-    loads = [load.quick() if options.quick else load for load in LOADS]
     with ExitStack() as stack:
         clients = prepare(stack, model, say)
-        runs = {load.name: measured(load, clients, model, server, options) for load in loads}
-    medians = {
-        name: {client: middle([run.figures for run in of[client]]) for client in of} for name, of in runs.items()
-    }
+        runs = {load.name: in_turns(load, clients, model, server, options) for load in _loads(IN_TURNS, options)}
+        agreed = [each for load in _loads(TOGETHER, options) for each in beside(load, clients, model, server, options)]
+    medians = {name: {client: middle(found) for client, found in of.items()} for name, of in runs.items()}
     for name, of in medians.items():
         print(table.table(name, of) + "\n")
     wire = [each for name, of in medians.items() for each in table.differences(name, of)]
     print("\n".join(f"- {each}" for each in wire) or "nobody watched the wire: that takes root")
-    agreed = [each for name, of in runs.items() for each in agreements(name, *_apart(of), _definitions(clients))]
     print("\n" + agreement_table(agreed))
     if options.json:
-        shown = [table.document(name, medians[name], _figures(by)) for name, by in runs.items()]
+        shown = [table.document(name, medians[name], by) for name, by in runs.items()]
         document = {"machine": machine, "loads": shown, "agreements": [asdict(each) for each in agreed]}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -77,22 +65,49 @@ def main() -> int:
     return 0 if options.quick or fine else 1
 
 
-def measured(load: Load, clients: Sequence[Client], model: Path, server: int, options: argparse.Namespace) -> Runs:
+def in_turns(load: Load, clients: Sequence[Client], model: Path, server: int, options: argparse.Namespace) -> Runs:
     """All rounds of a load; the clients take turns within each, so that whatever else happens meets all of them."""
     runs: Runs = {client.name: [] for client in clients}
-    with ExitStack() as stack:
-        with held_to(server):
-            port = stack.enter_context(Server(recipe(load, model))).port
-        clients[0].ask(load.quick(), port, _seed(load, clients[0], -1))  # what is lazy in the server has been done
+    with _served(load, clients[0], model, server) as port:
         for number in range(1 if options.quick else options.rounds):
             for client in clients:
                 found = _once(load, client, port, _seed(load, client, number))
                 runs[client.name].append(found)
-                say(f"{load.name}, round {number + 1}, {client.name}: {_told(found.figures)}")
+                say(f"{load.name}, round {number + 1}, {client.name}: {_told(found)}")
     return runs
 
 
-def _once(load: Load, client: Client, port: int, seed: int) -> Run:
+def beside(
+    load: Load, clients: Sequence[Client], model: Path, server: int, options: argparse.Namespace
+) -> list[Agreement]:
+    """What each other client reports, and ours, which asks at the same time; nothing where nobody may watch."""
+    if os.geteuid() != 0:
+        return []
+    ours, *others = clients
+    found: list[Agreement] = []
+    with _served(load, ours, model, server) as port:
+        for other in others:
+            rounds = [
+                together(load, ours, other, port, _seed(load, other, number))
+                for number in range(1 if options.quick else options.rounds)
+            ]
+            mine, theirs = (Told.all_of(told) for told in zip(*rounds, strict=True))
+            found += agreements(load.name, mine, theirs, other.name, other.definitions)
+            say(f"{load.name}: octavo bench and {other.name}")
+    return found
+
+
+@contextmanager
+def _served(load: Load, client: Client, model: Path, processor: int) -> Iterator[int]:
+    """The port of a load's server; what is lazy in it has been done."""
+    with ExitStack() as stack:
+        with held_to(processor):
+            port = stack.enter_context(Server(recipe(load, model))).port
+        client.ask(load.quick(), port, _seed(load, client, -1))
+        yield port
+
+
+def _once(load: Load, client: Client, port: int, seed: int) -> Figures:
     """What counts of a load: all but the warm-up."""
     watcher = _watcher(port)
     with ExitStack() as stack:
@@ -103,28 +118,11 @@ def _once(load: Load, client: Client, port: int, seed: int) -> Run:
     seen = None if watcher is None else watcher.exchanges()
     if seen is not None and len(seen) != len(answers):
         raise ValueError(f"{client.name} tells of {len(answers)} answers, {len(seen)} were on the wire")
-    counted, packets = answers[load.warmup :], None if seen is None else seen[load.warmup :]
-    return Run(figures(counted, packets), Told(counted, on_the_wire(packets or (), load.output_tokens)))
+    return figures(answers[load.warmup :], None if seen is None else seen[load.warmup :])
 
 
-def _apart(runs: Runs) -> tuple[Told, dict[str, Told]]:
-    """What our client told of all rounds, and what the others did."""
-    told = {
-        name: Told(
-            [answer for run in found for answer in run.told.answers],
-            [packet for run in found for packet in run.told.packets],
-        )
-        for name, found in runs.items()
-    }
-    return told.pop(table.OURS), told
-
-
-def _definitions(clients: Sequence[Client]) -> dict[str, Sequence[Definition]]:
-    return {client.name: client.definitions for client in clients}
-
-
-def _figures(runs: Runs) -> dict[str, list[Figures]]:
-    return {name: [run.figures for run in found] for name, found in runs.items()}
+def _loads(loads: Sequence[Load], options: argparse.Namespace) -> list[Load]:
+    return [load.quick() if options.quick else load for load in loads]
 
 
 def _watcher(port: int) -> Watcher | None:

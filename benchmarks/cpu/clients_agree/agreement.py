@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from .answers import Answer
 from .definitions import Definition
@@ -17,6 +18,12 @@ class Told:
 
     answers: Sequence[Answer]
     packets: Sequence[Answer]
+
+    @classmethod
+    def all_of(cls, rounds: Iterable[Self]) -> Self:
+        """What it told of several rounds."""
+        told = list(rounds)
+        return cls([it for each in told for it in each.answers], [it for each in told for it in each.packets])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +49,18 @@ class Agreement:
         return abs(self.share) <= WITHIN
 
 
-def agreements(
-    load: str, ours: Told, theirs: Mapping[str, Told], definitions: Mapping[str, Sequence[Definition]]
-) -> list[Agreement]:
-    """Each figure of each other client."""
+def agreements(load: str, ours: Told, theirs: Told, client: str, definitions: Sequence[Definition]) -> list[Agreement]:
+    """Each figure of the other client."""
     return [
         Agreement(
             load=load,
             client=client,
             figure=each.name,
-            theirs=each.of(told.answers),
+            theirs=each.of(theirs.answers),
             ours=each.of(ours.answers),
-            wire=(each.of(told.packets), each.of(ours.packets)) if told.packets and ours.packets else None,
+            wire=(each.of(theirs.packets), each.of(ours.packets)) if theirs.packets and ours.packets else None,
         )
-        for client, told in theirs.items()
-        for each in definitions[client]
+        for each in definitions
     ]
 
 

@@ -80,7 +80,7 @@ def _octavo(load: Load, port: int, seed: int) -> dict[str, Any]:
 
 
 def _vllm(loaded: vllm.LoadClient, load: Load, port: int, seed: int) -> dict[str, Any]:
-    same = VllmLoad(load.name, load.streams, load.asked, load.prompt_tokens, load.output_tokens)
+    same = VllmLoad(load.name, load.streams, load.asked, load.prompt_tokens, load.output_tokens, rate=load.rate)
     return loaded.run(same, port=port, seed=seed, model=load.model)
 
 
@@ -111,6 +111,6 @@ def _run(command: Sequence[str], environment: Mapping[str, str], result: Path) -
 def _all(load: Load, answers: list[Answer]) -> list[Answer]:
     """Who leaves answers out, or stops them early, must not look fast."""
     short = [answer.tokens for answer in answers if answer.tokens != load.output_tokens]
-    if len(answers) != load.asked or short:
+    if short or (len(answers) != load.asked and not load.seconds):
         raise ClientFailed(f"{load.name}: {len(answers)} of {load.asked} answers, some of {short} tokens")
     return answers

@@ -1,8 +1,8 @@
 """What each client means by the figures that it reports, as functions of its records of requests. Pure; seconds.
 
 One name has several meanings: vLLM's inter-token latency is each gap between two chunks, guidellm's the average of an
-answer; guidellm's time per output token has the first one in it, vLLM's has not; and of an even number of values
-guidellm's median is the lower of the two in the middle. So two reports are not compared as they stand. A definition is
+answer; guidellm's time per output token has the first one in it, vLLM's has not; and guidellm's median is the first
+value with half of the sum of shares up to it. So two reports are not compared as they stand. A definition is
 first proven on its own client: of that client's records it must give what the client's report says. Then it is applied
 to the records of `octavo bench`, and the two numbers are compared.
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median, median_low
+from itertools import accumulate
+from statistics import median
 from typing import Any
 
 from .answers import Answer
 
 Json = Mapping[str, Any]
+HALF = 0.5
 SAME = 0.002  # reports are rounded
 
 
@@ -53,6 +55,13 @@ def _per_token_with_the_first(middle: Median, answers: Sequence[Answer]) -> floa
     return middle(answer.whole / answer.tokens for answer in answers)
 
 
+def _median_by_shares(values: Iterable[float]) -> float:
+    """The lower of two in the middle; the upper one where rounding keeps the shares up to the lower below a half."""
+    ordered = sorted(values)
+    shares = accumulate(1 / len(ordered) for _ in ordered)
+    return next(value for value, share in zip(ordered, shares, strict=True) if share >= HALF)
+
+
 def _of_summary(name: str) -> Callable[[Json], float]:
     return lambda document: float(document["summary"][name]["p50"])
 
@@ -76,11 +85,13 @@ VLLM = (
     Definition("ITL", partial(_gap, median), _of_result("itl")),
 )
 GUIDELLM = (
-    Definition("time to first token", partial(_first, median_low), _of_metrics("time_to_first_token")),
+    Definition("time to first token", partial(_first, _median_by_shares), _of_metrics("time_to_first_token")),
     Definition(
-        "time per output token", partial(_per_token_with_the_first, median_low), _of_metrics("time_per_output_token")
+        "time per output token",
+        partial(_per_token_with_the_first, _median_by_shares),
+        _of_metrics("time_per_output_token"),
     ),
-    Definition("inter token latency", partial(_per_token, median_low), _of_metrics("inter_token_latency")),
+    Definition("inter token latency", partial(_per_token, _median_by_shares), _of_metrics("inter_token_latency")),
 )
 
 

@@ -1,9 +1,9 @@
-"""The servers that are asked, and how. One has the real model, and one stream: of several, each round would fall into
-another rhythm of prompts and answers, with other waits. The other one computes nothing and answers every 20 ms, to one
-or to eight at once: what a client adds can be told apart there.
+"""The servers that are asked, and how. One has the real model. The other one computes nothing and answers every 20 ms:
+what a client adds can be told apart there.
 
-Server and clients have a processor each. On shared ones a client that is busy makes the server slow, and then tells
-truly how slow it was."""
+Of clients in turns, one after the other is watched alone. Of two together, each asks at random times: see `together`.
+Server and clients have a processor each.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from cpu_figures.servers import Recipe, free_port, octavo
 
 POOL_BYTES = 1 << 30
+RANDOM_ENOUGH = 10  # requests at random times, so that hardly ever none of another client's comes in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Load:
     requests: int  # that count
     prompt_tokens: int
     output_tokens: int
+    rate: float = 0.0  # requests a second, at random times; 0: each stream asks again as soon as it was answered
+    seconds: float = 0.0  # it is asked for so long, instead of `requests`
 
     @property
     def warmup(self) -> int:
@@ -42,13 +45,17 @@ class Load:
 
     def quick(self) -> Load:
         """A short form: does everything run?"""
-        return replace(self, requests=2 * self.streams, output_tokens=16)
+        return replace(self, requests=RANDOM_ENOUGH if self.rate else 2 * self.streams, output_tokens=16)
 
 
 REAL = Load("SmolLM2, one stream", "smollm2", 1, 8, 512, 64)
 PACED_ONE = Load("a step each 20 ms, one stream", "m", 1, 16, 128, 32)
 PACED = Load("a step each 20 ms, 8 streams", "m", 8, 64, 128, 64)
-LOADS = (REAL, PACED_ONE, PACED)
+IN_TURNS = (REAL, PACED_ONE, PACED)
+
+REAL_TOGETHER = Load("SmolLM2, 0.4 a second from each", "smollm2", 1, 60, 64, 64, rate=0.4)
+PACED_TOGETHER = Load("a step each 20 ms, 4 a second from each", "m", 1, 240, 128, 32, rate=4.0)
+TOGETHER = (REAL_TOGETHER, PACED_TOGETHER)
 
 
 def processors() -> tuple[int, int]:
@@ -88,7 +95,9 @@ def octavo_flags(load: Load, url: str, seed: int, result: Path) -> Sequence[str]
     """Of `octavo bench`."""
     return (
         *(f"--url={url}", f"--model={load.model}", "--endpoint=completions"),
-        *(f"--concurrency={load.streams}", f"--requests={load.asked}", "--warmup=0"),
+        f"--rate={load.rate}" if load.rate else f"--concurrency={load.streams}",
+        f"--seconds={load.seconds}" if load.seconds else f"--requests={load.asked}",
+        "--warmup=0",
         *(f"--input-tokens={load.prompt_tokens}", f"--output-tokens={load.output_tokens}"),
         *(f"--seed={seed}", f"--json={result}"),
     )
@@ -99,7 +108,9 @@ def guidellm_flags(load: Load, url: str, tokenizer: Path, seed: int, result: Pat
     return (
         f"--backend=kind=openai_http,target={url},model={load.model},request_format=/v1/completions,http2=false",
         f"--tokenizer=kind=huggingface_auto,model={tokenizer}",
-        f"--profile=kind=concurrent,streams={load.streams}",
+        f"--profile=kind=poisson,rate={load.rate}"
+        if load.rate
+        else f"--profile=kind=concurrent,streams={load.streams}",
         f"--data=kind=synthetic_text,prompt_tokens={load.prompt_tokens},output_tokens={load.output_tokens}",
         f"--constraint=kind=max_requests,count={load.asked}",
         f"--seed=kind=static,value={seed}",

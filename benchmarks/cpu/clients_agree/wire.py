@@ -7,10 +7,11 @@ right to open packet sockets (root, or CAP_NET_RAW).
 from __future__ import annotations
 
 import ctypes
+import re
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -22,6 +23,7 @@ KEPT_BYTES = 4_096  # of a packet: the heads, and the first event
 BUFFER_BYTES = 64 << 20
 PATIENCE_SECONDS = 0.2
 ASKED, TOLD = b"POST /v1/completions ", b"data:"
+AGENT = re.compile(rb"\r\nuser-agent: ([^\r]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Exchange:
     last: float  # the last one
     gaps: tuple[float, ...] = ()  # seconds between two such packets
     connected: bool = False  # it is the first one that its connection was asked
+    agent: bytes = b""  # as whom the client asked
 
 
 def exchanges(packets: Iterable[Packet], port: int) -> list[Exchange]:
@@ -51,27 +54,34 @@ def exchanges(packets: Iterable[Packet], port: int) -> list[Exchange]:
     A connection has one under way at a time. A request may come in several packets: the first one counts. On loopback
     nothing is lost, so nothing is sent twice. A port that is used again is taken for the same connection.
     """
-    by_port: dict[int, list[list[float]]] = {}  # of the client: when each was asked, and when events came
+    by_port: dict[int, list[_Asked]] = {}  # of the client
     for packet in packets:
         if packet.target == port and packet.data.startswith(ASKED):
-            by_port.setdefault(packet.source, []).append([packet.at])
+            by_port.setdefault(packet.source, []).append(_Asked(packet))
         elif packet.source == port and packet.target in by_port and TOLD in packet.data:
-            by_port[packet.target][-1].append(packet.at)
+            by_port[packet.target][-1].events.append(packet.at)
     found = [
-        _exchange(times, connected=number == 0)
+        each.exchange(connected=number == 0)
         for asked in by_port.values()
-        for number, times in enumerate(asked)
-        if len(times) > 1
+        for number, each in enumerate(asked)
+        if each.events
     ]
     return sorted(found, key=lambda it: it.asked)
 
 
-def _exchange(times: Sequence[float], *, connected: bool) -> Exchange:
-    """From when it was asked, and when events came."""
-    asked, *events = times
-    return Exchange(
-        asked, events[0], events[-1], tuple(after - before for before, after in pairwise(events)), connected
-    )
+class _Asked:
+    """A request's first packet, and when events came."""
+
+    def __init__(self, request: Packet) -> None:
+        self._request = request
+        self.events: list[float] = []
+
+    def exchange(self, *, connected: bool) -> Exchange:
+        events, agent = self.events, AGENT.search(self._request.data)
+        gaps = tuple(after - before for before, after in pairwise(events))
+        return Exchange(
+            self._request.at, events[0], events[-1], gaps, connected, agent.group(1) if agent is not None else b""
+        )
 
 
 def parsed(packet: bytes, at: float) -> Packet | None:

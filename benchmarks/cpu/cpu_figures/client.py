@@ -38,8 +38,9 @@ def flags(load: Load, *, port: int, tokenizer: Path, seed: int, folder: Path, mo
         "--random-output-len": load.output_tokens,
         "--random-range-ratio": 0,
         "--num-prompts": load.prompts,
-        "--max-concurrency": load.streams,
-        "--request-rate": "inf",
+        **(
+            {"--request-rate": load.rate} if load.rate else {"--request-rate": "inf", "--max-concurrency": load.streams}
+        ),
         "--seed": seed,
         "--temperature": 0,
         "--ready-check-timeout-sec": 0,  # its trial request would warm the prefix cache

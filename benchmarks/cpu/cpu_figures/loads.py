@@ -16,6 +16,7 @@ class Load:
     prompt_tokens: int  # of each request's own, after the shared prefix
     output_tokens: int
     prefix_tokens: int = 0  # shared by all
+    rate: float = 0.0  # requests a second, at random times, whatever is under way; 0: `streams` at once
 
     def seed(self, number: int) -> int:
         """Of the prompts in a round. With one seed, two loads begin alike, and the second finds its prompts cached."""

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from octavo_engine import __version__
 from octavo_engine.errors import InvalidConfiguration, OctavoError
 
+AGENT = f"octavo-bench/{__version__}"
 FRAMING = (b"content-length", b"transfer-encoding")
 
 
@@ -178,7 +180,7 @@ class Connections:
         self._idle: list[Wire] = []
         default = target.port == (443 if target.secure else 80)
         host = f"[{target.host}]" if ":" in target.host else target.host
-        self._common = f"Host: {host}{'' if default else f':{target.port}'}\r\n" + (
+        self._common = f"Host: {host}{'' if default else f':{target.port}'}\r\nUser-Agent: {AGENT}\r\n" + (
             f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         )
 

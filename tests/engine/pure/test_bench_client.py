@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo_engine import __version__
 from octavo_engine.bench.answer import Answer
 from octavo_engine.bench.client import Client, NotAnswered, Question, failure_of, fetch_json
 from octavo_engine.bench.outcome import Failure, Outcome
@@ -169,6 +170,12 @@ async def test_an_interim_reply_is_passed_over() -> None:
     outcome = await answered_with(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + WHOLE)
     assert outcome.whole
     assert outcome.output_tokens == 4
+
+
+async def test_a_servers_log_can_tell_who_loads_it() -> None:
+    with told_server(lambda path, body: [WHOLE]) as server:
+        await ask(server.url)
+    assert server.agents == [f"octavo-bench/{__version__}"]
 
 
 async def test_the_key_is_sent_as_a_bearer_token() -> None:
