@@ -2,8 +2,8 @@
 
 Small and instant, it stands in where a test is about the operator. `/load` is a file in the pod, which tests write;
 `/metrics` is another, which they can take away.
-Its `preflight` finds the same faults as its `serve`; a source named hf://fake/slow takes its time to be fetched, and
-file:///slow to be loaded.
+Its `preflight` finds the same faults as its `serve`; the fetch of a source named hf://fake/held stays in the middle
+until `end_fetch`, and file:///slow takes its time to be loaded.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from cluster_tools import Kubectl
 from node import archives, config, prerequisites, runtime
 from node.archives import Descriptor
+from octavo_operator import names
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -45,9 +48,8 @@ octavo_server_state{model_name="fake",state="serving"} 1
 
 COMMIT = "c0ffee" * 6 + "beef"
 BYTES = 3_000_000
-FETCH_SECONDS = 4
 LOAD_SECONDS = 12
-"""Of slow models; all others take no time."""
+"""Of the slow model; all others take no time."""
 
 _FOUND = {"revision": COMMIT, "bytes": BYTES, "files": 3}
 _PROGRESS = {"phase": "fetching", "files_done": 1, "files_total": 3, "bytes_total": BYTES, "revision": COMMIT}
@@ -92,7 +94,7 @@ preflight*) end 0 '{json.dumps(_FOUND)}';;
 fetch*)
     page progress '{json.dumps(_PROGRESS | {"bytes_done": BYTES // 2})}'
     /bin/busybox httpd -p 8001 -h /tmp/www
-    case "$all" in *hf://fake/slow*) /bin/busybox sleep {FETCH_SECONDS} & wait;; esac
+    case "$all" in *hf://fake/held*) until [ -e /tmp/end-fetch ]; do /bin/busybox sleep 0.2; done;; esac
     where="$(value --destination)"
     /bin/busybox mkdir -p "$where" && echo x > "$where/weights" || end 2 "DiskFull: no room in $where"
     exit 0;;
@@ -144,6 +146,21 @@ def hide_metrics(kubectl: Kubectl, namespace: str, pod: str, hidden: bool = True
 def end_streams(kubectl: Kubectl, namespace: str, pod: str) -> None:
     """Lets the pod's streams, which `/cgi-bin/token-stream` begins, come to their regular end."""
     kubectl("exec", "-n", namespace, pod, "--", "/bin/busybox", "sh", "-c", ": > /tmp/end-streams")
+
+
+def end_fetches(kubectl: Kubectl, namespace: str, pods: Iterable[dict[str, Any]]) -> None:
+    """Lets the fetches that are held in these pods, replicas' or Jobs', come to their end."""
+    touch = ["/bin/busybox", "touch", "/tmp/end-fetch"]  # noqa: S108 - in the fake engine
+    for pod in filter(fetches, pods):
+        # One that has just ended is no longer there to be told.
+        kubectl("exec", "-n", namespace, pod["metadata"]["name"], "-c", names.LOADER, "--", *touch, check=False)
+
+
+def fetches(pod: dict[str, Any]) -> bool:
+    """Whether a model is being fetched in a pod."""
+    status = pod.get("status", {})
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return any(item["name"] == names.LOADER and "running" in item["state"] for item in containers)
 
 
 def busy(waiting: int, running: int = 4) -> dict[str, object]:

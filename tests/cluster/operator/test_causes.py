@@ -8,6 +8,7 @@ import time
 import pytest
 
 from cluster_tools import Kubectl, create, wait_for
+from fake_engine import end_fetches
 from node import components, config
 from operator_process import OperatorProcess, Services
 
@@ -111,17 +112,22 @@ def test_what_was_missing_is_picked_up_when_it_comes(kubectl: Kubectl, services:
     reason="this machine's kubelet cannot measure what pods write",
 )
 def test_a_replica_that_is_evicted_is_told_and_replaced(kubectl: Kubectl, services: Services) -> None:
-    """By the kubelet itself, as it writes more than its limit. The next one takes a while to fetch its model."""
+    """By the kubelet itself, as it writes more than its limit. The next one fetches its model as long as we look."""
     limits = {"limits": {"ephemeral-storage": "4Mi"}}
-    services.apply("writes", model={"source": "hf://fake/slow"}, resources=limits)
-    services.wait_ready("writes")
+    services.apply("writes", model={"source": "hf://fake/held"}, resources=limits)
+
+    def serves() -> bool:
+        end_fetches(kubectl, services.namespace, services.all_of("pods").values())
+        return services.condition("writes", "Ready").get("status") == "True"
+
+    wait_for(serves, "the first replica")
     (first,) = services.pods("writes")
     write = "/bin/busybox head -c 9000000 /dev/zero | /bin/busybox tr '\\0' x > /proc/1/fd/1"  # its log counts, too
     kubectl("exec", "-n", services.namespace, first, "--", "/bin/busybox", "sh", "-c", write)
     condition = services.wait_condition("writes", "Ready", "Evicted")
     assert "raise resources.limits.ephemeral-storage" in condition["message"]
     assert "exceed" in condition["message"], "the kubelet's own words"
-    services.wait_ready("writes")
+    wait_for(serves, "the next replica")
     evicted = services.get("pod", first)
     assert evicted is not None
     # Its status alone would not tell: an engine that is told to end does so in good order.

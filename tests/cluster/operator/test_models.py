@@ -14,7 +14,7 @@ import pytest
 
 import s3_server
 from cluster_tools import Kubectl, create, wait_for
-from fake_engine import BYTES, COMMIT
+from fake_engine import BYTES, COMMIT, end_fetches
 from node import config, images, model
 from operator_process import OperatorProcess, Services
 from patience import PATIENCE_SECONDS
@@ -52,15 +52,18 @@ def claim(kubectl: Kubectl, cluster: config.Settings, namespace: str) -> Iterato
     shutil.rmtree(folder)
 
 
-def test_a_model_is_fetched_by_each_replica_then_once_for_all(services: Services, cache: str) -> None:
+def test_a_model_is_fetched_by_each_replica_then_once_for_all(
+    kubectl: Kubectl, services: Services, cache: str
+) -> None:
     """What runs stays until the cache is filled; status tells what is fetched, and how far it is."""
-    story = Story(services, "fetches", model={"source": "hf://fake/slow"})
+    story = Story(services, "fetches", model={"source": "hf://fake/held"})
 
     def fetching(percent: int = 50) -> bool:
         shown = story.status().get("model", {})
         return shown.get("phase") == "Fetching" and shown.get("percent") == percent
 
-    wait_for(fetching, "the progress of the replica's fetch", interval=0.1)
+    wait_for(fetching, "the progress of the replica's fetch")
+    end_fetches(kubectl, services.namespace, services.all_of("pods").values())
     first = story.serves()
     shown = story.status()["model"]
     assert (shown["phase"], shown["revision"], shown["bytes"]) == ("Ready", COMMIT, BYTES)
@@ -68,7 +71,8 @@ def test_a_model_is_fetched_by_each_replica_then_once_for_all(services: Services
     story.change(cache={"persistentVolumeClaim": cache})
     story.reaches("Loading")
     assert story.pods() == first
-    wait_for(fetching, "the progress of the loader's fetch", interval=0.1)
+    wait_for(fetching, "the progress of the loader's fetch")
+    end_fetches(kubectl, services.namespace, services.all_of("pods").values())
     assert not story.serves() & first
     container = story.container()
     assert [arg for arg in container["args"] if arg.startswith("--model=/models/octavo/hf-")]
