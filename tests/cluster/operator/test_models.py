@@ -52,9 +52,7 @@ def claim(kubectl: Kubectl, cluster: config.Settings, namespace: str) -> Iterato
     shutil.rmtree(folder)
 
 
-def test_a_model_is_fetched_by_each_replica_then_once_for_all(
-    kubectl: Kubectl, services: Services, cache: str
-) -> None:
+def test_a_model_is_fetched_by_each_replica_then_once_for_all(kubectl: Kubectl, services: Services, cache: str) -> None:
     """What runs stays until the cache is filled; status tells what is fetched, and how far it is."""
     story = Story(services, "fetches", model={"source": "hf://fake/held"})
 
