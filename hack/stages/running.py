@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from stages import order
+from stages import order, reading
 from stages.order import State
 from stages.plan import CHECKOUT, Stage
 
@@ -26,13 +26,14 @@ _LESS = ("nice", "-n", "5")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a stage: its state, how long it took and how many seconds of processors, and where it reported."""
+    """What became of a stage: its state, how long it took and how many seconds of processors, and where it reported,
+    each time that it ran."""
 
     stage: Stage
     state: State
     seconds: float = 0.0
     processor_seconds: float = 0.0
-    report: Path | None = None
+    reports: tuple[Path, ...] = ()
 
 
 class Run:
@@ -71,8 +72,8 @@ class Run:
             self._start(stage)
 
     def _start(self, stage: Stage) -> None:
-        report = self._folder / f"{stage.name}.xml" if stage.tests else None
-        command = [*stage.command, f"--junit-xml={report}"] if report else list(stage.command)
+        before = self._outcomes[stage.name]
+        command = [*stage.command, *self._flags(before)]
         if order.gives_way(stage, self._stages):
             command = [*_LESS, *command]
         beside = f", beside {', '.join(self._running)}" if self._running else ""
@@ -87,21 +88,40 @@ class Run:
             errors="replace",
         )
         self._running[stage.name] = process
-        self._outcomes[stage.name] = Outcome(stage, State.RUNNING, report=report)
-        threading.Thread(target=self._attend, args=(stage, process, report), daemon=True).start()
+        reports = (*before.reports, self._report(before)) if stage.tests else ()
+        begun = replace(before, state=State.RUNNING, reports=reports)
+        self._outcomes[stage.name] = begun
+        threading.Thread(target=self._attend, args=(begun, process), daemon=True).start()
 
-    def _attend(self, stage: Stage, process: subprocess.Popen[str], report: Path | None) -> None:
+    def _report(self, before: Outcome) -> Path:
+        return self._folder / f"{before.stage.name}-{len(before.reports)}.xml"
+
+    def _flags(self, before: Outcome) -> Sequence[str]:
+        """Of pytest: where it reports, and what remembers what has failed until it is run again."""
+        if not before.stage.tests:
+            return ()
+        kept = (f"--junit-xml={self._report(before)}", "-o", f"cache_dir={self._folder / before.stage.name}")
+        again = ("--last-failed", "--last-failed-no-failures=none")
+        return (*kept, *again) if before.state is State.DOUBTED else kept
+
+    def _attend(self, begun: Outcome, process: subprocess.Popen[str]) -> None:
         """From begin to end, in a thread of the stage's own."""
         began = time.monotonic()
         assert process.stdout is not None
-        reader = threading.Thread(target=self._pass_on, args=(stage, process.stdout), daemon=True)
+        reader = threading.Thread(target=self._pass_on, args=(begun.stage, process.stdout), daemon=True)
         reader.start()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         reader.join(_LAST_WORDS_SECONDS)
-        state = State.PASSED if process.returncode == 0 else State.FAILED
-        seconds = time.monotonic() - began
-        self._ended.put(Outcome(stage, state, seconds, used.ru_utime + used.ru_stime, report))
+        failed = reading.read_all(begun.reports).failed
+        self._ended.put(
+            replace(
+                begun,
+                state=State.after(process.returncode, len(failed), again=len(begun.reports) > 1),
+                seconds=begun.seconds + time.monotonic() - began,
+                processor_seconds=begun.processor_seconds + used.ru_utime + used.ru_stime,
+            )
+        )
 
     def _pass_on(self, stage: Stage, lines: IO[str]) -> None:
         with lines:

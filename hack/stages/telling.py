@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from xml.etree import ElementTree
 
 from stages.order import State
+from stages.reading import Tests, read_all
 from stages.running import Outcome
 
 _LONGEST = 3  # files of a stage that are named
+_UNSTEADY = "failed beside others and passed by itself: mend it"
 _COLUMNS = "{:<9} {:<10} {:>8} {:>10} {:>7} {:>8} {:>7}"
-
-
-@dataclass
-class Tests:
-    """What a report of tests says. `seconds` are by file, each test's own."""
-
-    passed: int = 0
-    failed: list[str] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-def read(report: Path | None) -> Tests:
-    """A report in JUnit's form; nothing where a stage has left none."""
-    found = Tests()
-    if report is None or not report.exists():
-        return found
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 (our own pytest has just written it)
-        where, name = case.get("classname", ""), case.get("name", "")
-        if (reason := case.find("skipped")) is not None:
-            found.skipped[reason.get("message", "")] += 1
-        elif case.find("failure") is not None or case.find("error") is not None:
-            found.failed.append(f"{where}.{name}")
-        else:
-            found.passed += 1
-        found.seconds[where] = found.seconds.get(where, 0.0) + float(case.get("time", 0))
-    return found
 
 
 def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
     """The lines for the end of a run that took so many seconds."""
-    told = {outcome.stage.name: read(outcome.report) for outcome in outcomes}
+    told = {outcome.stage.name: read_all(outcome.reports) for outcome in outcomes}
     lines = [_COLUMNS.format("stage", "", "seconds", "processor", "passed", "skipped", "failed")]
     lines += [_row(outcome, told[outcome.stage.name]) for outcome in outcomes]
     worst = State.PASSED if all(outcome.state is State.PASSED for outcome in outcomes) else State.FAILED
@@ -58,6 +29,7 @@ def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
         longest = sorted(item.seconds.items(), key=lambda file: -file[1])[:_LONGEST]
         if longest:
             lines.append(f"longest in {name}: " + ", ".join(f"{where} {took:.0f} s" for where, took in longest))
+    lines += [f"unsteady in {name}: {test} {_UNSTEADY}" for name, item in told.items() for test in item.unsteady]
     lines += [f"failed in {name}: {test}" for name, item in told.items() for test in item.failed]
     return "\n".join(lines)
 
@@ -68,4 +40,4 @@ def _row(outcome: Outcome, tests: Tests) -> str:
 
 
 def _counts(tests: Tests) -> tuple[int, int, int]:
-    return tests.passed, tests.skipped.total(), len(tests.failed)
+    return len(tests.passed), tests.skipped.total(), len(tests.failed)

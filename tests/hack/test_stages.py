@@ -159,6 +159,65 @@ def test_the_summary_says_where_time_went_what_was_skipped_and_what_failed(tmp_p
     assert "failed in some: test_some.test_fails" in lines
 
 
+AGAIN = """
+import pathlib
+MARK = pathlib.Path(__file__).with_name("mark")
+def test_passes(): MARK.with_name("ran").open("a").write("x")
+def test_unsteady():
+    first = not MARK.exists()
+    MARK.touch()
+    assert not first
+"""
+BROKEN = "def test_broken(): assert 0\n"
+
+
+def again(folder: Path, content: str) -> Stage:
+    (folder / "test_some.py").write_text(content)
+    alone = ("-c", "/dev/null", f"--rootdir={folder}", "-q", "-n", "1")
+    return Stage("some", (sys.executable, "-m", "pytest", *alone, str(folder)))
+
+
+def test_what_fails_only_beside_others_is_run_again_when_nothing_runs_and_told(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    meanwhile = shell("meanwhile", f"until [ -e {tmp_path}/mark ]; do sleep 0.01; done; sleep 1; touch {seen}")
+    last = shell("last", f"[ -e {seen} ]", "some")
+    run = Run([again(tmp_path, AGAIN), meanwhile, last], tmp_path)
+    assert run.go()
+    assert (tmp_path / "ran").read_text() == "x", "what had passed is not run again"
+    lines = telling.summary(run.outcomes(), 1.0).splitlines()
+    assert lines[1].split()[0:2] + lines[1].split()[-3:] == ["some", "passed", "2", "0", "0"]
+    assert "unsteady in some: test_some.test_unsteady failed beside others and passed by itself: mend it" in lines
+
+
+def test_what_is_broken_is_so_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = Run([again(tmp_path, AGAIN + BROKEN), shell("never", "true", "some")], tmp_path)
+    assert not run.go()
+    assert [outcome.state for outcome in run.outcomes()] == [State.FAILED, State.WAITING]
+    lines = telling.summary(run.outcomes(), 1.0).splitlines()
+    assert "failed in some: test_some.test_broken" in lines
+    assert any(line.startswith("unsteady in some: test_some.test_unsteady") for line in lines)
+    assert "some  | in doubt after" in capfd.readouterr().out
+
+
+def test_only_a_few_failures_of_tests_that_all_ran_are_doubted_and_once() -> None:
+    assert State.after(0, 0, again=False) is State.PASSED
+    assert State.after(1, 3, again=False) is State.DOUBTED
+    assert State.after(1, 3, again=True) is State.FAILED
+    assert State.after(1, 4, again=False) is State.FAILED
+    assert State.after(1, 0, again=False) is State.FAILED, "no test failed: something else did"
+    for interrupted in (2, 3, 4, 5, -9):
+        assert State.after(interrupted, 1, again=False) is State.FAILED
+    assert State.after(0, 1, again=True) is State.FAILED, "it was not run again"
+
+
+def test_nothing_begins_while_a_stage_is_in_doubt_and_it_waits_for_those_that_run() -> None:
+    doubted = states(pure=State.PASSED, node=State.PASSED, cluster=State.DOUBTED, engine=State.RUNNING)
+    assert order.to_begin(EVERY, doubted) == []
+    assert names(order.to_begin(EVERY, doubted | {"engine": State.PASSED})) == ["cluster"]
+    both = doubted | {"engine": State.DOUBTED}
+    assert names(order.to_begin(EVERY, both)) == ["cluster"], "one after the other"
+
+
 def test_an_unknown_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pure", "unheard"]) == 2
     assert capsys.readouterr().err.startswith("no stage unheard; there are pure, node, cluster, ")
