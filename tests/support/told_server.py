@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-HOLD_SECONDS = 20.0
+from patience import PATIENCE_SECONDS
+
+HOLD_SECONDS = PATIENCE_SECONDS
 Json = dict[str, Any]
 Piece = bytes | threading.Event | None  # to write; to wait for; to hang up
 Told = Callable[[str, Json], Sequence[Piece]]

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moved_clock import MovedClock
 from octavo_engine import __version__
 from octavo_engine.bench.answer import Answer
 from octavo_engine.bench.client import Client, NotAnswered, Question, failure_of, fetch_json
 from octavo_engine.bench.outcome import Failure, Outcome
 from octavo_engine.bench.wire import Connections, Target
 from octavo_engine.errors import InvalidConfiguration
+from patience import PATIENCE_SECONDS
 from told_server import HEAD, OpenAI, Piece, ToldServer, chunk, event, reply, said, stream, told_server, usage
 
 WHOLE = stream({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, said("a"), said("b"), said("c"),
@@ -35,7 +37,9 @@ def question(*, keep_text: bool = False) -> Question:
     )
 
 
-async def ask(url: str, *, times: int = 1, seconds: float = 20.0, api_key: str | None = None) -> list[Outcome]:
+async def ask(
+    url: str, *, times: int = 1, seconds: float = PATIENCE_SECONDS, api_key: str | None = None
+) -> list[Outcome]:
     """Ask one after another over one set of connections."""
     outcomes: list[Outcome] = []
     connections = Connections(Target.of(url), api_key=api_key, seconds=seconds)
@@ -117,10 +121,20 @@ def test_errors_of_the_network_are_told_apart() -> None:
     assert failure_of(several)[0] is Failure.REFUSED
 
 
-async def test_who_does_not_answer_in_time_is_hung_up_on() -> None:
-    never = threading.Event()
+async def test_who_does_not_answer_in_time_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, never, came, body = MovedClock(monkeypatch), threading.Event(), asyncio.Event(), Answer.body
+
+    def noted(answer: Answer, data: bytes, at: float) -> None:
+        body(answer, data, at)
+        came.set()
+
+    monkeypatch.setattr(Answer, "body", noted)
     with told_server(lambda path, body: [HEAD + chunk(event(said("a"))), never]) as server:
-        (outcome,) = await ask(server.url, seconds=1.0)
+        asked = asyncio.create_task(ask(server.url, seconds=60.0))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await came.wait()
+            clock.move_on(60.0)
+            (outcome,) = await asked
         never.set()
     assert outcome.failure is Failure.TIMEOUT
     assert outcome.output_tokens == 1
@@ -135,9 +149,9 @@ async def test_what_is_cancelled_is_recorded_as_interrupted() -> None:
 
     outcomes: list[Outcome] = []
     with told_server(told) as server:
-        connections = Connections(Target.of(server.url), api_key=None, seconds=20)
+        connections = Connections(Target.of(server.url), api_key=None, seconds=PATIENCE_SECONDS)
         task = asyncio.create_task(Client(connections, outcomes.append).ask(question()))
-        assert await asyncio.to_thread(came.wait, 20)
+        assert await asyncio.to_thread(came.wait, PATIENCE_SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -247,7 +261,7 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 async def test_what_is_asked_before_a_test_is_told_with_its_place() -> None:
     async def models(server: ToldServer) -> object:
-        connections = Connections(Target.of(server.url), api_key=None, seconds=20)
+        connections = Connections(Target.of(server.url), api_key=None, seconds=PATIENCE_SECONDS)
         try:
             return await fetch_json(connections, "GET", "/v1/models")
         finally:

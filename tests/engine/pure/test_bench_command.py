@@ -23,6 +23,7 @@ from octavo_engine.bench.driver import Bound
 from octavo_engine.bench.settings import BenchSettings
 from octavo_engine.bench.sweep import NotStarted, Sweep, serving
 from octavo_engine.errors import InvalidConfiguration
+from patience import PATIENCE_SECONDS
 from told_server import HEAD, Json, OpenAI, Piece, reply, told_server
 
 SMALL = ("--requests=12", "--concurrency=3", "--input-tokens=uniform:9-30", "--output-tokens=4", "--warmup=2")
@@ -262,7 +263,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # of all threads: el
 with told_server(OpenAI()) as server:
     print("INFO x: management on " + server.url, flush=True)
     print("INFO x: serving told on " + server.url + " after 0.1 s", flush=True)
-    signal.sigtimedwait([signal.SIGTERM], 30)
+    signal.sigtimedwait([signal.SIGTERM], 600)
 print("arguments", sys.argv[1:], flush=True)
 """
 
@@ -320,7 +321,7 @@ def test_switches_are_swept_by_true_and_false() -> None:
 async def test_a_server_that_does_not_come_up_is_told_with_its_last_words() -> None:
     with pytest.raises(NotStarted, match=r"ended with 2; its last words:\nno such model"):
         async with serving(
-            (), 20, asyncio.Event(), (sys.executable, "-c", "print('no such model'); raise SystemExit(2)")
+            (), PATIENCE_SECONDS, asyncio.Event(), (sys.executable, "-c", "print('no such model'); raise SystemExit(2)")
         ):
             pass
     with pytest.raises(NotStarted, match=r"not ready after 0\.2 s"):
@@ -330,7 +331,7 @@ async def test_a_server_that_does_not_come_up_is_told_with_its_last_words() -> N
 
 async def test_a_server_is_stopped_whatever_happens(program: tuple[str, ...]) -> None:
     with pytest.raises(RuntimeError, match="in between"):
-        async with serving((), 20, asyncio.Event(), program) as server:
+        async with serving((), PATIENCE_SECONDS, asyncio.Event(), program) as server:
             raise RuntimeError("in between")
     host, port = server.url.removeprefix("http://").split(":")
     with pytest.raises(ConnectionRefusedError):
