@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from octavo_engine.counted import counted
 from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.request import PreemptReason, Request, Sampled, WaitReason
 
@@ -107,10 +108,10 @@ class Batch:
     def words(self) -> str:
         """Its work for people, and no word of what is asked: `a decode step of 8 sequences of up to 512 tokens`."""
         longest = max((piece.stop for piece in self.slices), default=0)
-        many = f"{len(self.slices)} sequence{'s'[: len(self.slices) != 1]} of up to {longest:,} tokens"
+        many = f"{counted(len(self.slices), 'sequence')} of up to {counted(longest, 'token')}"
         if self.kind == "decode":
             return f"a decode step of {many}"
-        return f"a step with prompt tokens ({self.num_tokens:,} tokens of {many})"
+        return f"a step with prompt tokens ({counted(self.num_tokens, 'token')} of {many})"
 
 
 class Known(NamedTuple):
@@ -134,8 +135,11 @@ class SchedulerStats:
 
     waiting: Mapping[WaitReason, int] = field(default_factory=dict)
     waiting_prompt_tokens: int = 0
+    waiting_answer_tokens: int = 0  # the most that those who wait may generate
     running_prompt_tokens: int = 0  # of admitted prompts, those that are not computed yet
     running: int = 0
+    seats: int = 1  # requests that may run at the same time
+    step_tokens: int = 1  # that a step may compute
     oldest_arrival: float | None = None  # of the waiting requests, seconds on the engine's clock
     blocked: WaitReason | None = None  # what holds those that a step has looked at; None: nobody waits
     decided: float = 0.0  # when the present step was decided, the same clock

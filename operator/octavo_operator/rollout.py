@@ -15,6 +15,7 @@ from typing import Any
 
 from octavo_operator.causes import Cause
 from octavo_operator.checkpoint import Checkpoint, read_report
+from octavo_operator.counted import counted
 from octavo_operator.drift import drift
 from octavo_operator.manifests import CONFIG_MAP, DEPLOYMENT, Manifest, pod_template
 from octavo_operator.observed import Job, Observed, Outcome, Ownership, Purpose, Workload, ownership
@@ -208,7 +209,8 @@ def _active(observed: Observed, history: History) -> Rollout:
         words = f"revision {wanted} is being given to the replicas"
     elif workload.rolling:
         how = "in place, one after another" if workload.in_place else "a new replica serves before an old one goes"
-        words = f"{workload.updated} of {workload.desired} replicas have revision {wanted}: {how}"
+        replicas = counted(workload.desired, "replica has", "replicas have")
+        words = f"{workload.updated} of {replicas} revision {wanted}: {how}"
     elif workload.desired and not workload.arrived:
         words = f"all replicas have revision {wanted} and start"
     else:

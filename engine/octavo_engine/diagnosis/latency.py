@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from octavo_engine.counted import counted
 from octavo_engine.diagnosis.facts import Facts
 from octavo_engine.diagnosis.findings import Finding, Limiter, percent, span
 
@@ -30,14 +31,14 @@ def _prefixes(facts: Facts) -> Iterator[Finding]:
     if looked_up < LEAST_LOOKED_UP or facts.prompt_share < 0.5 or facts.found >= SELDOM_FOUND * looked_up:
         return
     seen = (
-        f"steps with prompts took {percent(facts.prompt_share)} of the steps' time, and {facts.found:,.0f} of"
-        f" {looked_up:,.0f} prompt tokens were found"
+        f"steps with prompts took {percent(facts.prompt_share)} of the steps' time, and"
+        f" {counted(facts.found, *(f'of {looked_up:,.0f} prompt tokens {verb} found' for verb in ('was', 'were')))}"
     )
     if facts.settings.prefix_caching is False:
         advice = "start it with --enable-prefix-caching"
         effect = "what prompts begin with in common, such as a system prompt, is computed once"
     elif facts.evicted:
-        seen += f"; {facts.evicted:,.0f} cached blocks were given up for others"
+        seen += f"; {counted(facts.evicted, 'cached block was', 'cached blocks were')} given up for others"
         advice = "give the cache more memory (--kv-cache-memory-bytes, on a GPU --gpu-memory-utilization)"
         effect = "prefixes are still there when they are asked for again"
     else:
@@ -64,7 +65,7 @@ def _long_prompts(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Limiter.PROMPTS,
         f"the first token came after {span(first.half)} at the median and {span(first.most)} at P99, and prompts had"
-        f" {prompts.half:,.0f} tokens at the median and {prompts.most:,.0f} at P99",
+        f" {counted(prompts.half, 'token')} at the median and {prompts.most:,.0f} at P99",
         advice,
         effect,
     )
@@ -90,7 +91,7 @@ def _slow_steps(facts: Facts, seen: str) -> Iterator[Finding]:
         )
         yield Finding(
             Limiter.BATCH,
-            f"{seen}: a decode of {facts.running:.0f} sequences takes {span(decode)}",
+            f"{seen}: a decode of {counted(facts.running, 'sequence')} takes {span(decode)}",
             f"lower --max-num-seqs to {max(1, round(facts.running / 2))}",
             f"a step of half as many takes {gain}, and the others wait or go to another replica",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from octavo_engine.counted import counted
 from octavo_engine.diagnosis.facts import Facts
 from octavo_engine.diagnosis.findings import SELDOM_BUSY, Finding, Limiter, percent
 from octavo_engine.roofline_share import limiter
@@ -49,7 +50,7 @@ def within(facts: Facts) -> Iterator[Finding]:
 
 def nothing_to_do(facts: Facts) -> Finding:
     """When nothing of ours does."""
-    more = f"about {1 / facts.busy:.0f} times as much" if facts.busy >= 0.01 else "all that it can do"
+    more = f"about {1 / facts.busy:.1f} times as much" if facts.busy >= 0.01 else "all that it can do"
     return Finding(
         Limiter.LOAD,
         f"steps took {percent(facts.busy)} of the time, and {facts.running:.1f} requests ran on average",
@@ -77,8 +78,9 @@ def _blocks(facts: Facts) -> Finding:
     ]
     return Finding(
         Limiter.KV,
-        f"{percent(facts.kv_usage)} of the KV blocks are held, {facts.preempted:.0f} requests were preempted,"
-        f" {waiting:.0f} wait for blocks",
+        f"{percent(facts.kv_usage)} of the KV blocks are held,"
+        f" {counted(facts.preempted, 'request was', 'requests were')} preempted,"
+        f" {counted(waiting, 'waits', 'wait')} for blocks",
         "give the cache more memory (--kv-cache-memory-bytes, on a GPU --gpu-memory-utilization) or add replicas;"
         " octavo plan says how many sequences fit",
         " and ".join(effects) or "requests to come find room before others have to give way",
@@ -86,8 +88,8 @@ def _blocks(facts: Facts) -> Finding:
 
 
 def _queue(facts: Facts, reason: str, waiting: float) -> Finding:
-    full = f", and {facts.rejected:.0f} were refused" if facts.rejected else ""
-    evidence = f"{waiting:.0f} requests wait for {reason}{full}"
+    full = f", and {counted(facts.rejected, 'was', 'were')} refused" if facts.rejected else ""
+    evidence = f"{counted(waiting, 'request waits', 'requests wait')} for {reason}{full}"
     if reason == "token_budget":
         return Finding(
             Limiter.QUEUE,
@@ -102,12 +104,13 @@ def _queue(facts: Facts, reason: str, waiting: float) -> Finding:
             "add replicas",
             "a second one takes half of them; more at once in this one would wait for blocks instead",
         )
+    more = min(waiting, facts.settings.max_num_seqs or waiting)
     return Finding(
         Limiter.QUEUE,
         evidence,
         f"raise --max-num-seqs{_doubled(facts.settings.max_num_seqs)}",
-        f"{min(waiting, facts.settings.max_num_seqs or waiting):.0f} of them start at once, with KV blocks to spare;"
-        " each step takes longer, and yields more",
+        f"{counted(more, 'of them starts', 'of them start')} at once, with KV blocks to spare; each step takes longer,"
+        " and yields more",
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from octavo_engine.counted import counted
+
 Json = dict[str, Any]
 
 
@@ -100,7 +102,7 @@ def _prefill(document: Json) -> str:
         return READ
     prompt, cached = document["tokens"]["prompt"], document["tokens"]["cached"]
     steps = sum(span.get("steps", 0) for span in document["spans"] if span["state"] == "prefill")
-    share = f"{cached:,} of its {prompt:,} prompt tokens were cached"
+    share = f"{cached:,} of its {counted(prompt, 'prompt token')} {'was' if 1 in (cached, prompt) else 'were'} cached"
     begin = "begin prompts alike, so that more of them is found in the prefix cache, or make them shorter"
     if steps > 2:
         return f"Its prompt was computed in {steps} steps, and {share}: {begin}, or raise --max-decode-slowdown."
@@ -115,15 +117,16 @@ def _recompute(document: Json) -> str:
 def _decode(document: Json) -> str:
     gap, seconds = document["longest_gap"], _seconds_in(document, "decode")
     if gap and gap["prompt_tokens_in_step"] and gap["seconds"] > 0.3 * seconds and not is_preemption(document, gap):
+        prompts = counted(gap["prompt_tokens_in_step"], "prompt token was", "prompt tokens were")
         return (
-            f"Most of that is one pause of {gap['seconds']:.2f} s, in which {gap['prompt_tokens_in_step']:,} prompt"
-            " tokens were computed: lower --max-decode-slowdown or --max-num-batched-tokens."
+            f"Most of that is one pause of {gap['seconds']:.2f} s, in which {prompts} computed:"
+            " lower --max-decode-slowdown or --max-num-batched-tokens."
         )
     output = document["tokens"]["output"]
     pace = f" at {output / seconds:.1f} tokens a second" if seconds and output > 1 else ""
     return (
-        f"Its {output:,} tokens were generated{pace}: ask for fewer (max_tokens), or let fewer requests share a step"
-        " (--max-num-seqs, more replicas)."
+        f"Its {counted(output, 'token was', 'tokens were')} generated{pace}: ask for fewer (max_tokens), or let fewer"
+        " requests share a step (--max-num-seqs, more replicas)."
     )
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
+from octavo_engine.counted import counted
 from octavo_engine.explain.advice import advice, is_preemption, queue_advice
 
 Json = dict[str, Any]
@@ -72,7 +73,7 @@ def _head(document: Json, style: Style) -> Iterator[str]:
     began = "no token yet" if first is None and live else "no token" if first is None else f"the first at {first:.3f} s"
     times = {0: "", 1: ", preempted once"}.get(document["preemptions"], f", preempted {document['preemptions']} times")
     yield (
-        f"  {tokens['prompt']:,} prompt tokens, {tokens['cached']:,} of them cached;"
+        f"  {counted(tokens['prompt'], 'prompt token')}, {tokens['cached']:,} of them cached;"
         f" {tokens['output']:,} generated, {began}{times}"
     )
     if document["other_choices"]:
@@ -103,11 +104,11 @@ def _events(document: Json, style: Style) -> Iterator[str]:
     for number, event in enumerate(events):
         if middle > 0 and MAX_LINES // 2 <= number < MAX_LINES // 2 + middle:
             if number == MAX_LINES // 2:
-                yield f"  ... {middle} lines more: --json has them"
+                yield f"  ... {counted(middle, 'line')} more: --json has them"
             continue
         yield f"  {event['seconds']:>9.3f} s  {style.paint(_words(event, document['id']), event['what'])}"
     if document["events_left_out"]:
-        yield f"  {document['events_left_out']} lines were not kept"
+        yield f"  {counted(document['events_left_out'], 'line was', 'lines were')} not kept"
 
 
 def _pause(document: Json, gap: Json) -> str:
@@ -115,7 +116,7 @@ def _pause(document: Json, gap: Json) -> str:
     if is_preemption(document, gap):
         return f"{told}: it had lost its blocks."
     beside = gap["prompt_tokens_in_step"]
-    return f"{told}, in a step that computed {beside:,} prompt tokens." if beside else f"{told}."
+    return f"{told}, in a step that computed {counted(beside, 'prompt token')}." if beside else f"{told}."
 
 
 def _words(event: Json, name: str) -> str:
@@ -123,10 +124,10 @@ def _words(event: Json, name: str) -> str:
     match what:
         case "admitted":
             cached = event.get("tokens", 0)
-            return f"admitted, {cached:,} tokens cached" if cached else "admitted"
+            return f"admitted, {counted(cached, 'token')} cached" if cached else "admitted"
         case "computed":
-            steps, until = event["steps"], event["until"]
-            return f"computed {event['tokens']:,} tokens in {steps} step{'s' * (steps > 1)}, until {until:.3f} s"
+            tokens, steps = counted(event["tokens"], "token"), counted(event["steps"], "step")
+            return f"computed {tokens} in {steps}, until {event['until']:.3f} s"
         case "waiting":
             return f"waiting: {why or 'for the queue'}" + (f", for {by}" if by else "")
         case "preempted":
@@ -147,9 +148,10 @@ def _queue(queue: Json, style: Style) -> Iterator[str]:
     ahead = queue["waiting_prompt_tokens"], queue["running_prompt_tokens"]
     if any(ahead):
         about = seconds(queue["estimated_queue_seconds"])
-        yield f"  {ahead[0]:,} prompt tokens wait, {ahead[1]:,} are being computed: about {about}"
-    seats, used = queue["max_num_seqs"], 100 * queue["kv_cache_usage_ratio"]
-    yield f"  {queue['running']:,} of {seats:,} seats and {used:.0f} % of the KV blocks are taken"
+        waits = counted(ahead[0], "prompt token waits", "prompt tokens wait")
+        yield f"  {waits}, {counted(ahead[1], 'is', 'are')} being computed: about {about}"
+    seats, used = counted(queue["max_num_seqs"], "seat"), 100 * queue["kv_cache_usage_ratio"]
+    yield f"  {queue['running']:,} of {seats} and {used:.0f} % of the KV blocks are taken"
 
 
 def _line(item: Json, style: Style) -> str:

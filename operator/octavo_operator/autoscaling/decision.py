@@ -18,6 +18,7 @@ from octavo_operator.autoscaling.values import (
     Limits,
     Reason,
 )
+from octavo_operator.counted import counted
 
 UTILISATION = 0.8  # of throughput; the rest is headroom for bursts and for the backlog
 SHRINK_LOAD = 0.8  # the remaining replicas must be left below this share; inside the 10 % tolerance on decreases
@@ -49,7 +50,7 @@ def _follow_load(state: State, fleet: Fleet, inputs: Inputs, limits: Limits, now
         words = f"{inputs.running} running of {inputs.capacity:.0f} a replica can run, none waiting: one replica less"
         target = state.target - 1
         return Decision(target, state.target, Reason.LOW_LOAD, words, inputs, kept, victim=fleet.least_busy)
-    words = f"{inputs.waiting} waiting and {inputs.running} running fit {state.target} replicas"
+    words = f"{inputs.waiting} waiting and {inputs.running} running fit {counted(state.target, 'replica')}"
     # A replica that does not start, or a wish that a bound cut off, is a limit that a person may want to lift.
     unbounded = _wanted(state, inputs, replace(limits, maximum=1 << 30))[0]
     limited = fleet.stuck or (Limit.MAX_REPLICAS if unbounded > limits.maximum else None)
@@ -92,7 +93,8 @@ def _kept(inputs: Inputs) -> int:
 
 def _increase(state: State, fleet: Fleet, inputs: Inputs, *, wanted: int, reason: Reason, now: float) -> Decision:
     hold = state.target
-    words = f"{inputs.waiting} waiting, {inputs.running} running on {inputs.ready} ready replicas ask for {wanted}"
+    ready = counted(inputs.ready, "ready replica")
+    words = f"{inputs.waiting} waiting, {inputs.running} running on {ready} ask for {wanted}"
     if stuck := fleet.stuck:
         words = f"{words}, but one that was added does not start"
         return Decision(hold, hold, Reason.STEADY, words, inputs, wanted, stuck)

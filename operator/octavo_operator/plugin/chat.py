@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_operator import names
+from octavo_operator.counted import counted
 from octavo_operator.plugin.kubectl import Kubectl, KubectlError
 
 _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
@@ -57,7 +58,7 @@ class Figures:
             return "no text came"
         spent = time.monotonic() - self.first
         speed = f", {(self.tokens - 1) / spent:.0f} tokens/s" if self.tokens > 1 and spent > 0 else ""
-        return f"first word after {self.first - self.began:.2f} s, {self.tokens} tokens{speed}"
+        return f"first word after {self.first - self.began:.2f} s, {counted(self.tokens, 'token')}{speed}"
 
 
 def answer(base: str, body: dict[str, Any], key: str, figures: Figures) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from octavo_operator.causes import pod_cause
+from octavo_operator.counted import counted
 from octavo_operator.plugin.status_view import ago, conditions
 
 Object = dict[str, Any]
@@ -45,17 +46,17 @@ def _readiness(service: Object, known: dict[str, Object]) -> Iterator[str]:
 
 def _replicas(service: Object, known: dict[str, Object]) -> Iterator[str]:
     spec, status = service["spec"], service.get("status", {})
-    desired = status.get("desiredReplicas", 0)
+    why = f"Why {counted(status.get('desiredReplicas', 0), 'replica')}?"
     wish = spec.get("autoscaling")
     if wish is None:
         where = "spec.replicas" if "replicas" in spec else "the default: neither replicas nor autoscaling is set"
-        yield f"Why {desired} replicas? Because of {where}."
+        yield f"{why} Because of {where}."
         return
     if wish.get("mode") == "External":
-        yield f"Why {desired} replicas? autoscaling.mode is External: another autoscaler writes spec.replicas."
+        yield f"{why} autoscaling.mode is External: another autoscaler writes spec.replicas."
         return
     bounds = f"between {wish.get('minReplicas', 1)} and {wish.get('maxReplicas')}"
-    yield f"Why {desired} replicas? Octavo scales on queue depth, {bounds}."
+    yield f"{why} Octavo scales on queue depth, {bounds}."
     if queue := status.get("queue"):
         yield f"  Last seen: {queue['waiting']} waiting, {queue['running']} running."
         if "limiter" in queue:

@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo_operator.autoscaling import Limit
 from octavo_operator.causes import STARTUP_TIMEOUT, Cause
+from octavo_operator.counted import counted, serving
 from octavo_operator.observed import Observed
 from octavo_operator.rollout import Phase, Rollout
 from octavo_operator.spec import Spec
@@ -101,7 +102,7 @@ def ready(facts: Facts) -> Condition:
     spec, cause = facts.spec, facts.cause
     paused = " (paused: changes are not applied)" if spec.paused else ""
     if facts.serving:
-        words = f"{facts.serving} of {facts.desired} replicas serve{paused}"
+        words = serving(facts.serving, facts.desired) + paused
         return condition("Ready", "True", "Serving", f"{words}; {cause.message}" if cause else words)
     if cause:
         return condition("Ready", "False", cause.reason, cause.message + paused)
@@ -139,7 +140,7 @@ def _under_way(facts: Facts) -> tuple[str, str] | None:
     if deployed.rolling or rollout.phase is Phase.ROLLING:
         return "RollingOut", rollout.words
     if facts.serving != facts.desired or deployed.replicas != facts.desired:
-        return "Scaling", f"{facts.serving} of {facts.desired} replicas serve"
+        return "Scaling", serving(facts.serving, facts.desired)
     return None
 
 
@@ -157,7 +158,7 @@ def model_ready(facts: Facts) -> Condition:
 
 def workload(facts: Facts) -> Condition:
     """Whether replicas serve, and how many."""
-    words, cause = f"{facts.serving} of {facts.desired} replicas serve", facts.cause
+    words, cause = serving(facts.serving, facts.desired), facts.cause
     if facts.desired and facts.serving >= facts.desired:
         return condition("WorkloadAvailable", "True", "AllReplicasReady", words)
     reason = cause.reason if cause else "ScaledToZero" if facts.desired == 0 else "ReplicasStarting"
@@ -170,7 +171,8 @@ def metrics(telemetry: Telemetry) -> Condition:
     if not telemetry.ready:
         words = "no replica is ready to be asked for its load"
         return condition("MetricsAvailable", "Unknown", "NoReadyReplicas", words)
-    words = f"{telemetry.answered} of {telemetry.ready} ready replicas report their load"
+    ready = counted(telemetry.ready, "ready replica reports its", "ready replicas report their")
+    words = f"{telemetry.answered} of {ready} load"
     if telemetry.answered == telemetry.ready:
         return condition("MetricsAvailable", "True", "AllReplicasReport", words)
     reason = "SomeReplicasSilent" if telemetry.answered else "NoData"
