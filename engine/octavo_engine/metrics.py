@@ -16,8 +16,10 @@ from prometheus_client.registry import Collector
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.instruments import Instruments
-from octavo_engine.queue_estimate import QueueEstimate
+from octavo_engine.queue_estimate.estimate import QueueEstimate
+from octavo_engine.queue_estimate.speed import Expected
 from octavo_engine.request import EventKind, FinishReason, PreemptReason, RejectReason, Request, Status, WaitReason
+from octavo_engine.roofline import Machine, ModelCost
 from octavo_engine.roofline_share import RooflineShare
 from octavo_engine.turns import Awaited, Turns
 
@@ -227,9 +229,16 @@ class Metrics:
         self._evicted.add(batch.evicted_blocks)
         if batch.slices:
             pieces = self._prompt_pieces(batch)
-            self._step_prompt = sum(self._count_prompt(piece) for piece in pieces)
+            counts = [self._count_prompt(piece) for piece in pieces]
+            self._step_prompt = sum(counts)
             left = batch.blocked is not None or not all(piece.samples or piece.ends for piece in pieces)
-            self._estimate.step(batch.at, batch.at + seconds, self._step_prompt, leaves_prompts=left)
+            self._estimate.step(
+                batch.at,
+                batch.at + seconds,
+                decodes=len(batch.slices) - sum(map(bool, counts)),
+                computed=self._step_prompt,
+                leaves_prompts=left,
+            )
             kind = batch.kind
             self._step_seconds[StepKind(kind)].observe(seconds)
             self.roofline.step(kind, batch, seconds)
@@ -240,7 +249,7 @@ class Metrics:
         if request.num_preemptions:
             return
         self._queued.observe((_time_of(request, EventKind.ADMITTED) or request.arrival) - request.arrival)
-        self._estimate.admitted(request.num_prompt, request.num_cached)
+        self._estimate.admitted(request)
         self._prompt_length.observe(request.num_prompt)
         self._prompt[Source.CACHED].add(request.num_cached)
         self._lookups[Lookup.HIT].add(request.num_cached)
@@ -280,6 +289,7 @@ class Metrics:
     def finished(self, request: Request, at: float) -> None:
         """Account for the end of a request, whatever its reason (set by then), exactly once."""
         self._computed_before.pop(request, None)
+        self._estimate.finished(request)
         assert request.finish_reason is not None
         self._finished[request.finish_reason].add()
         self._output_length.observe(request.num_output)
@@ -312,6 +322,11 @@ class Metrics:
     def startup(self, phase: str, seconds: float) -> None:
         """Record how long a phase of the start took. `phase` is one of our own words."""
         self._startup[phase] = seconds
+
+    def know(self, cost: ModelCost, machine: Machine) -> None:
+        """From now on, measure against this model's cost on this machine; the queue is judged by it until steps are."""
+        self.roofline.know(cost, machine)
+        self._estimate.expect(Expected.of(cost, machine))
 
     def engine_info(self, **labels: str) -> None:
         """Set labels of `octavo_engine_info`."""
@@ -378,8 +393,8 @@ class Metrics:
         """What the recent steps reached of what the machine could do."""
         yield self._instruments.grid_family(
             "octavo_roofline_ratio",
-            "least time that the recent steps could take, over the time that they took, by what bounds it",
-            self.roofline.shares(),
+            "least time that the recent steps could take, over the time they took, by what bounds it; 0 without any",
+            self.roofline.shares(self._clock()),
             ("phase", "bound"),
         )
 

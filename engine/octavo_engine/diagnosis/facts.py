@@ -93,7 +93,7 @@ def between(scrapes: Sequence[Scrape]) -> Facts:
         rejected=_full(_grown_by(seen, "octavo_requests_rejected_total", "reason")),
         generated=_grown(seen, "octavo_generation_tokens_total"),
         step_seconds=_by_phase(_grown_by(seen, "octavo_step_seconds_sum", "kind")),
-        shares={phase: _shares(last, phase) for phase in PHASES},
+        shares={phase: _shares(scrapes, phase) for phase in PHASES},
         steps=_by_phase(_grown_by(seen, "octavo_step_seconds_count", "kind")),
         first_token=_spread(seen, "octavo_time_to_first_token_seconds"),
         inter_token=_spread(seen, "octavo_inter_token_latency_seconds"),
@@ -150,8 +150,13 @@ def _shares_of_time(waited: Mapping[str, float], seconds: float) -> dict[str, fl
     return {resource: min(1.0, spent / seconds) for resource, spent in waited.items()}
 
 
-def _shares(scrape: Scrape, phase: str) -> dict[str, float]:
-    return {bound: scrape.value("octavo_roofline_ratio", phase=phase, bound=bound) for bound in BOUNDS}
+def _shares(scrapes: Sequence[Scrape], phase: str) -> dict[str, float]:
+    """The latest that are told: a kind of step that is over for a while has none any more."""
+    looks = [
+        {bound: scrape.value("octavo_roofline_ratio", phase=phase, bound=bound) for bound in BOUNDS}
+        for scrape in reversed(scrapes)
+    ]
+    return next((look for look in looks if any(look.values())), looks[0])
 
 
 def _settings(scrape: Scrape) -> Settings:

@@ -325,8 +325,11 @@ class Scheduler:
         return SchedulerStats(
             waiting=waiting,
             waiting_prompt_tokens=self._waiting.num_prompt_tokens,
+            waiting_answer_tokens=self._waiting.num_answer_tokens,
             running_prompt_tokens=sum(request.num_missing for request in self._prefilling),
             running=len(self._running),
+            seats=self._max_seqs,
+            step_tokens=self._budget,
             oldest_arrival=oldest.arrival if oldest else None,
             blocked=self._blocked if self._waiting else None,
             decided=self._decided,

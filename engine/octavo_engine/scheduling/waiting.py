@@ -17,7 +17,7 @@ class WaitingQueue(ABC):
 
     def __init__(self) -> None:
         self._by_arrival = RequestHeap()
-        self.num_prompt_tokens = 0
+        self.num_prompt_tokens = self.num_answer_tokens = 0  # what they bring, and the most that they may generate
 
     def __len__(self) -> int:
         return len(self._by_arrival)
@@ -36,11 +36,13 @@ class WaitingQueue(ABC):
         """A new arrival, or a preempted request that returns to the place that its rank gives it."""
         self._by_arrival.push((request.arrival, request.rank[1]), request)
         self.num_prompt_tokens += request.num_prompt
+        self.num_answer_tokens += request.params.max_tokens
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
         self._by_arrival.discard(request)
         self.num_prompt_tokens -= request.num_prompt
+        self.num_answer_tokens -= request.params.max_tokens
 
     @abstractmethod
     def head(self, now: float) -> Request | None:

@@ -76,7 +76,7 @@ class StartupReport:
         log.info("KV cache %.2f GiB: %d blocks of %d tokens", assembly.cache_bytes / GIB, blocks, size)
         machine, width = assembly.machine, assembly.dtype.itemsize
         part = heaviest(assembly.spec, config.tensor_parallel_size).spec  # the machine is one rank's: so is the work
-        self._metrics.roofline.know(cost_of(part, width, cached=cached_width(config, width)), machine)
+        self._metrics.know(cost_of(part, width, cached=cached_width(config, width)), machine)
         rates = machine.bandwidth / 1e9, machine.flops / 1e9
         log.info("%s: reads %.0f GB/s, multiplies at %.0f GFLOP/s", machine.name, *rates)
 

@@ -219,12 +219,12 @@ class Engine:
         self.now, self.stats = 100.0, SchedulerStats()
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, model_name="m", stats=lambda: self.stats, clock=lambda: self.now)
-        self.metrics.roofline.know(cost_of(SMOLLM2_135M, 2), Machine(name="m", bandwidth=48e9, flops=600e9))
+        self.metrics.know(cost_of(SMOLLM2_135M, 2), Machine(name="m", bandwidth=48e9, flops=600e9))
 
     def decode(self, seconds: float) -> None:
         request = Request(id="r", tokens=[1] * 200, params=SamplingParams(), arrival=0.0)
         request.num_prompt = 100
-        self.metrics.step(Batch(slices=(Slice(request, 199, 1, True),)), seconds)
+        self.metrics.step(Batch(slices=(Slice(request, 199, 1, True),), at=self.now), seconds)
         self.now += seconds
 
     def scrape(self) -> Scrape:
@@ -256,6 +256,17 @@ def test_facts_are_read_from_an_engines_own_metrics():
     work = cost_of(SMOLLM2_135M, 2).decode([200])
     assert facts.shares["decode"]["memory"] == pytest.approx(work.bytes / 48e9 / 0.010)
     assert limiters(facts) == [Limiter.QUEUE, Limiter.MEMORY]
+
+
+def test_a_look_that_ends_some_time_after_the_last_step_still_knows_what_that_reached():
+    engine = Engine()
+    scrapes = [engine.scrape()]
+    engine.decode(0.010)
+    scrapes.append(engine.scrape())
+    engine.now += 60
+    scrapes.append(engine.scrape())
+    assert scrapes[-1].value("octavo_roofline_ratio", phase="decode", bound="memory") == 0.0
+    assert between(scrapes).shares["decode"]["memory"] > 0.1
 
 
 def test_a_process_that_was_started_anew_has_done_nothing_negative():

@@ -239,8 +239,8 @@ def test_the_estimated_queue_counts_what_prompts_wait_for(bench: Bench) -> None:
     decoding.tokens.append(7)
     bench.metrics.step(Batch(slices=(whole(made),), admitted=(made,), blocked=WaitReason.KV_FULL), 0.5)
     bench.metrics.step(Batch(slices=(whole(decoding, 1),), at=0.5, blocked=WaitReason.KV_FULL), 1.0)
-    bench.stats = SchedulerStats(waiting_prompt_tokens=1000)
-    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(15.0)
+    bench.stats = SchedulerStats(waiting_prompt_tokens=1000, step_tokens=100)
+    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(10 * 1.0 + 1000 * 0.005)
 
 
 def test_a_pause_before_the_other_half_of_a_prompt_counts(bench: Bench) -> None:

@@ -22,8 +22,8 @@ def piece(start: int, count: int, *, prompt: int = 100, samples: bool = True) ->
     return Slice(request, start, count, samples)
 
 
-def decoding(*contexts: int) -> Batch:
-    return Batch(slices=tuple(piece(context - 1, 1) for context in contexts))
+def decoding(*contexts: int, at: float = 0.0) -> Batch:
+    return Batch(slices=tuple(piece(context - 1, 1) for context in contexts), at=at)
 
 
 def known() -> RooflineShare:
@@ -36,8 +36,8 @@ def test_a_decode_at_the_memorys_speed_reaches_its_bound():
     share = known()
     work = COST.decode([200, 300])
     share.step("decode", decoding(200, 300), work.bytes / 48e9)
-    assert share.shares()["decode", "memory"] == pytest.approx(1.0)
-    assert share.shares()["decode", "compute"] == pytest.approx(work.intensity / MACHINE.ridge)
+    assert share.shares(0.0)["decode", "memory"] == pytest.approx(1.0)
+    assert share.shares(0.0)["decode", "compute"] == pytest.approx(work.intensity / MACHINE.ridge)
 
 
 def test_a_prompt_that_takes_twice_the_least_reaches_half():
@@ -45,8 +45,8 @@ def test_a_prompt_that_takes_twice_the_least_reaches_half():
     work = COST.step([(0, 64), (64, 100)], 1)
     batch = Batch(slices=(piece(0, 64, samples=False), piece(64, 36)))
     share.step("prefill", batch, 2 * work.flops / 600e9)
-    assert share.shares()["prefill", "compute"] == pytest.approx(0.5)
-    assert share.shares()["decode", "memory"] == 0.0
+    assert share.shares(0.0)["prefill", "compute"] == pytest.approx(0.5)
+    assert share.shares(0.0)["decode", "memory"] == 0.0
 
 
 def test_recent_steps_weigh_most():
@@ -55,33 +55,54 @@ def test_recent_steps_weigh_most():
         share.step("decode", decoding(200), 10 * least)
     for _ in range(20_000):
         share.step("decode", decoding(200), least)
-    assert share.shares()["decode", "memory"] > 0.9
+    assert share.shares(0.0)["decode", "memory"] > 0.9
 
 
 def test_a_step_that_beats_the_machine_shows_what_the_machine_can_do():
     share = known()
     least = COST.decode([200]).bytes / 48e9
     share.step("decode", decoding(200), least / 2)
-    assert share.shares()["decode", "memory"] == pytest.approx(1.0)
+    assert share.shares(0.0)["decode", "memory"] == pytest.approx(1.0)
     share = known()
     share.step("prefill", Batch(slices=(piece(0, 100),)), 1e-6)  # it moves the machine's figures, not the past
     share.step("decode", decoding(200), least)
-    assert share.shares()["decode", "memory"] < 0.01
-    assert max(share.shares().values()) <= 1.0
+    assert share.shares(0.0)["decode", "memory"] < 0.01
+    assert max(share.shares(0.0).values()) <= 1.0
 
 
 def test_a_step_of_no_time_is_no_step():
     share = known()
     share.step("decode", decoding(200), 0.0)
-    assert share.shares()["decode", "memory"] == 0.0
+    assert share.shares(0.0)["decode", "memory"] == 0.0
+
+
+def test_an_idle_engine_reaches_nothing():
+    """Of a load that is over, the last figures would be taken for the present: each kind of step has its own end."""
+    share, least = known(), COST.decode([200]).bytes / 48e9
+    share.step("prefill", Batch(slices=(piece(0, 100),), at=100.0), 0.5)
+    share.step("decode", decoding(200, at=120.0), least)
+    assert share.shares(130.0)["decode", "memory"] == pytest.approx(1.0)
+    assert share.shares(130.0)["prefill", "compute"] > 0.0
+    assert share.shares(131.0)["decode", "memory"] == pytest.approx(1.0)
+    assert share.shares(131.0)["prefill", "compute"] == share.shares(131.0)["prefill", "memory"] == 0.0
+    assert set(share.shares(151.0).values()) == {0.0}
+
+
+def test_after_a_rest_only_new_steps_count():
+    share, least = known(), COST.decode([200]).bytes / 48e9
+    for number in range(100):
+        share.step("decode", decoding(200, at=number * 10 * least), 10 * least)
+    assert share.shares(1.0)["decode", "memory"] == pytest.approx(0.1)
+    share.step("decode", decoding(200, at=500.0), least)
+    assert share.shares(500.0)["decode", "memory"] == pytest.approx(1.0)
 
 
 def test_nothing_is_claimed_of_an_unknown_machine_or_before_a_step():
     share = RooflineShare(["decode"])
     share.step("decode", decoding(200), 0.001)
-    assert set(share.shares().values()) == {0.0}
+    assert set(share.shares(0.0).values()) == {0.0}
     share.know(COST, MACHINE)
-    assert share.shares() == {("decode", "memory"): 0.0, ("decode", "compute"): 0.0}
+    assert share.shares(0.0) == {("decode", "memory"): 0.0, ("decode", "compute"): 0.0}
 
 
 @pytest.mark.parametrize(
@@ -94,16 +115,19 @@ def test_the_limiter_is_the_bound_that_is_nearly_reached(memory, compute, word):
 
 def test_the_engines_metrics_have_every_phase_and_bound():
     registry = CollectorRegistry()
-    metrics = Metrics(registry, model_name="m", stats=SchedulerStats)
+    now = [0.0]
+    metrics = Metrics(registry, model_name="m", stats=SchedulerStats, clock=lambda: now[0])
 
     def value(phase: str, bound: str) -> float | None:
         labels = {"model_name": "m", "phase": phase, "bound": bound}
         return registry.get_sample_value("octavo_roofline_ratio", labels)
 
     assert {value(p, b) for p in ("prefill", "decode", "mixed") for b in ("memory", "compute")} == {0.0}
-    metrics.roofline.know(COST, MACHINE)
+    metrics.know(COST, MACHINE)
     metrics.step(decoding(101, 140), 0.010)
     assert value("decode", "memory") == pytest.approx(COST.decode([101, 140]).bytes / 48e9 / 0.010)
     metrics.step(Batch(slices=(piece(0, 50, samples=False), piece(100, 1))), 0.050)
     mixed = COST.step([(0, 50), (100, 101)], 1)
     assert value("mixed", "compute") == pytest.approx(mixed.flops / 600e9 / 0.050)
+    now[0] = 100.0
+    assert {value(p, b) for p in ("prefill", "decode", "mixed") for b in ("memory", "compute")} == {0.0}
