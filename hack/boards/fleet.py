@@ -179,9 +179,9 @@ def _yield() -> list[Panel]:
         ),
         graph(
             "Roofline, and GPU busy",
-            "How near decodes come to what the device could do. `GPU busy` is the exporter's figure, where it runs: the"
-            " share of time in which any kernel ran. Busy with a low roofline ratio: kernels wait for memory or"
-            " launches, and a larger batch gives more.",
+            "How near decodes come to what the device could do; zero without any for half a minute. `GPU busy` is the"
+            " exporter's figure, where it runs: the share of time in which any kernel ran. Busy with a low roofline"
+            " ratio: kernels wait for memory or launches, and a larger batch gives more.",
             panels.RATIO,
             Query(
                 highest(services_series("octavo_roofline_ratio", 'phase="decode"'), *_BY_SERVICE, "bound"),

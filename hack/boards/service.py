@@ -272,7 +272,7 @@ def _engine() -> list[Panel]:
             "Roofline",
             "The least time that the recent steps could take, over the time that they took, by what bounds it. Memory"
             " near 1 in decodes: only larger batches or fewer bytes (quantization) give more. All below a half:"
-            " something else takes the time.",
+            " something else takes the time. Zero: no such step for half a minute.",
             panels.RATIO,
             Query(highest(series("octavo_roofline_ratio"), "phase", "bound"), "{{phase}} {{bound}}"),
         ),

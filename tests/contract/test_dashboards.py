@@ -15,10 +15,13 @@ from promql_parser import AggregateExpr, Call, MatchOp, MatrixSelector, VectorSe
 
 from boards.__main__ import BOARDS as WRITTEN
 from boards.__main__ import FOLDER, RULES, outdated
+from boards.symptoms import SYMPTOMS
+from octavo_engine.diagnosis.findings import Limiter
 from prometheus_series import TARGET_LABELS, Series, engine_series, operator_series
 
 pytestmark = pytest.mark.contract
 
+CHECKOUT = Path(__file__).parents[2]
 BOARDS = sorted(FOLDER.glob("*.json"))
 VARIABLES = {"$__rate_interval": "5m", "$percentile": "0.99"}  # those that stand outside of strings
 THE_FOUR = ["Time to first token", "Inter-token latency", "Throughput", "Queue depth"]
@@ -244,10 +247,43 @@ def test_the_service_board_begins_with_the_four_metrics() -> None:
 def test_each_symptom_has_its_cause_beside_its_evidence() -> None:
     board = load(FOLDER / "what-is-wrong.json")
     rows = [index for index, panel in enumerate(board["panels"]) if panel["type"] == "row"]
-    assert len(rows) >= 7
+    assert len(rows) == len(SYMPTOMS)
     for row in rows:
         words, *evidence = board["panels"][row + 1 : row + 4]
         assert words["type"] == "text"
         assert all(part in words["options"]["content"] for part in ("**Likely**", "**Change one thing**"))
         assert [panel["type"] for panel in evidence] == ["timeseries"] * 2
         assert len({panel["gridPos"]["y"] for panel in (words, *evidence)}) == 1
+
+
+def test_whatever_limits_an_engine_has_its_row() -> None:
+    """What `octavo doctor` can say, what its page lists and what the board shows are the same words."""
+    told = re.findall(r"^\| `(\w+)` \|", (CHECKOUT / "docs/PLANNING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    board = load(FOLDER / "what-is-wrong.json")
+    shown = [panel["options"]["content"] for panel in panels(board) if panel["type"] == "text"]
+    named = {name for words in shown for name in re.findall(r"`(\w+)`", words.partition("`octavo doctor` calls it")[2])}
+    assert named == {limiter.value for limiter in Limiter} == set(told)
+
+
+def test_a_row_shows_what_the_finding_rests_on() -> None:
+    """The series that `octavo doctor` reads for a finding, where there is one, are among the row's."""
+    reads = {
+        "queue": "octavo_requests_waiting",
+        "kv": "octavo_kv_cache_usage_ratio",
+        "cpu": "octavo_cpu_periods_total",
+        "http": "octavo_step_thread_wait_seconds_total",
+        "prefix": "octavo_prefix_cache_tokens_total",
+        "prompts": "octavo_request_prompt_tokens_bucket",
+        "batch": "octavo_inter_token_latency_seconds_bucket",
+        "memory": "octavo_roofline_ratio",
+        "compute": "octavo_roofline_ratio",
+        "overhead": "octavo_roofline_ratio",
+        "load": "octavo_step_seconds_sum",
+    }
+    shown: dict[str, set[str]] = {name: set() for name in reads}
+    for symptom in SYMPTOMS:
+        targets = (target for panel in symptom.evidence() for target in panel.build().targets)
+        names = {str(each.name) for target in targets for each in selectors(parse(str(target.expr)))}
+        for limiter in symptom.limiters:
+            shown[limiter] |= names
+    assert {name for name, needed in reads.items() if needed not in shown[name]} == set()
