@@ -35,11 +35,13 @@ HEAVY = {
 
 LONGEST_FIRST = (
     *("test_node.py", "test_nothing_lost.py", "test_main_job.py", "operator/test_charts.py"),
-    *("operator/test_causes.py", "operator/test_accelerators.py", "operator/test_scaling.py"),
-    *("operator/test_models.py", "operator/test_lifecycle.py", "operator/test_crashes.py"),
-    *("operator/test_gitops.py", "operator/test_faults.py", "operator/test_network.py"),
-    *("operator/test_outages.py", "operator/test_failures.py", "operator/test_rollouts.py"),
-    *("operator/test_operator_itself.py", "operator/test_verdicts.py", "operator/test_permissions.py"),
+    *("operator/test_crashes.py", "operator/test_outages.py", "operator/test_causes.py"),
+    *("operator/test_failures.py", "operator/test_scaling.py", "test_engine_faults.py"),
+    *("operator/test_accelerators.py", "operator/test_models.py", "operator/test_lifecycle.py"),
+    *("operator/test_gitops.py", "operator/test_faults.py", "operator/test_operator_itself.py"),
+    *("operator/test_network.py", "operator/test_walk.py", "operator/test_rollouts.py"),
+    *("test_node_policies.py", "operator/test_limits_told.py", "operator/test_prometheus_operator.py"),
+    *("operator/test_verdicts.py", "operator/test_permissions.py"),
 )
 """See `running_order`. All others take less."""
 

@@ -60,8 +60,11 @@ def test_a_model_is_fetched_by_each_replica_then_once_for_all(kubectl: Kubectl, 
         shown = story.status().get("model", {})
         return shown.get("phase") == "Fetching" and shown.get("percent") == percent
 
+    def told_to_end() -> bool:
+        return end_fetches(kubectl, services.namespace, services.all_of("pods").values())
+
     wait_for(fetching, "the progress of the replica's fetch")
-    end_fetches(kubectl, services.namespace, services.all_of("pods").values())
+    wait_for(told_to_end, "the end of what holds it")
     first = story.serves()
     shown = story.status()["model"]
     assert (shown["phase"], shown["revision"], shown["bytes"]) == ("Ready", COMMIT, BYTES)
@@ -70,12 +73,12 @@ def test_a_model_is_fetched_by_each_replica_then_once_for_all(kubectl: Kubectl, 
     story.reaches("Loading")
     assert story.pods() == first
     wait_for(fetching, "the progress of the loader's fetch")
-    end_fetches(kubectl, services.namespace, services.all_of("pods").values())
+    wait_for(told_to_end, "the end of what holds it")
     assert not story.serves() & first
     container = story.container()
     assert [arg for arg in container["args"] if arg.startswith("--model=/models/octavo/hf-")]
     assert {"name": "model", "mountPath": "/models", "readOnly": True} in container["volumeMounts"]
-    assert story.jobs() == []
+    wait_for(lambda: not story.jobs(), "the end of the loader's Job")
 
 
 def test_a_real_model_comes_from_a_store_through_a_cache(
@@ -91,7 +94,7 @@ def test_a_real_model_comes_from_a_store_through_a_cache(
     place = tmp_path / "models" / "smollm2"
     place.mkdir(parents=True)
     shutil.copy(model.ensure_file(cluster), place)
-    make_operator(namespace).start(engine_image=engine, lease_seconds=15)
+    make_operator(namespace).start(engine_image=engine)
     with s3_server.serve(tmp_path, host=config.HOST_IP) as store:
         secret(kubectl, namespace, store.environment | {"AWS_SECRET_ACCESS_KEY": "not-the-key"})
         story = Story(
