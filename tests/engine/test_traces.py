@@ -18,6 +18,7 @@ from octavo_engine.errors import InvalidConfiguration
 from octavo_engine.server.watchers import Watchers, open_watchers
 from octavo_engine.tokenizer import Tokenizer, load_tokenizer
 from otlp_collector import Collector, Received, collector
+from patience import PATIENCE_SECONDS
 from scripted_server import ScriptedServer, scripted_server
 
 pytestmark = pytest.mark.engine
@@ -59,6 +60,7 @@ def tokenizer(smollm2_gguf: Path) -> Tokenizer:
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")  # milliseconds; else five seconds
+    monkeypatch.setattr("octavo_engine.server.traces.CLOSE_SECONDS", PATIENCE_SECONDS)
     with collector() as made:
         yield made
 
