@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from moved_clock import MovedClock
 from octavo_engine.errors import Overloaded, RequestError
 from octavo_engine.structured import Forms, Grammar, forms, spec
 from octavo_engine.structured.kept import BYTES_EACH, Kept
@@ -53,6 +54,35 @@ async def test_the_loop_goes_on_while_a_form_is_compiled(gate: threading.Event) 
     waiting = asyncio.create_task(made.grammar(FORM))
     for _ in range(5):
         await asyncio.sleep(0)
+    assert not waiting.done()
+    gate.set()
+    assert isinstance(await waiting, Grammar)
+
+
+class Passed:
+    """In the place of trials that every form passes."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def prepare(self) -> None: ...
+
+    def check(self, form: spec.Spec) -> None:
+        self.begun.set()
+
+
+async def test_a_form_that_is_begun_has_the_patience_of_its_trial(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a form may take is bounded by the processor's clock: on a busy machine the wall's says nothing of it."""
+    clock, trials = MovedClock(monkeypatch), Passed()
+    made = Forms(VOCABULARY, [END], seconds=60.0)
+    monkeypatch.setattr(made, "_trials", trials)
+    waiting = asyncio.create_task(made.grammar(FORM))
+    assert await asyncio.to_thread(trials.begun.wait, PATIENCE_SECONDS)
+    clock.move_on(61.0)
+    for _ in range(5):
+        await asyncio.sleep(0.001)
     assert not waiting.done()
     gate.set()
     assert isinstance(await waiting, Grammar)
