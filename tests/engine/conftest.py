@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from octavo_engine.kernels.cpu import targets
+from patience import PATIENCE_SECONDS
 from real_model import smollm2_checkpoint, smollm2_exact, smollm2_gguf, smollm2_reference
 from running_order import put_first
 
@@ -28,6 +29,15 @@ LONGEST_FIRST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     put_first(items, Path(__file__).parent, LONGEST_FIRST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def what_takes_only_time_is_waited_for() -> Iterator[None]:
+    """A compiler, and an engine that is looked at: on a machine that others keep busy both are late."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("octavo_engine.kernels.cpu.build.COMPILE_SECONDS", 2 * PATIENCE_SECONDS)
+        patch.setattr("octavo_engine.explain.fetching.SECONDS", PATIENCE_SECONDS)
+        yield
 
 
 @pytest.fixture(scope="module", params=[target.name for target in targets.runnable(targets.features())])

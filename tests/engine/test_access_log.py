@@ -257,7 +257,7 @@ def test_who_does_not_read_loses_lines_and_holds_nobody_up(tokenizer: Tokenizer)
         for _ in range(12):
             assert server.post(COMPLETIONS, prompt="x", max_tokens=1).status_code == 200
     out.gate.set()
-    log.close()
+    log._lines.close(DEADLINE_SECONDS)
     told = [json.loads(line) for line in out.getvalue().splitlines()]
     left_out = sum(line.get("left_out", 0) for line in told)
     written = [line for line in told if "left_out" not in line]

@@ -25,6 +25,7 @@ from octavo_engine.assembly import Assembly, assemble
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import CheckpointInvalid, EngineDead
 from octavo_engine.model.spec import read_spec
+from octavo_engine.parallel import team as teams
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.board import Board
 from octavo_engine.parallel.leading import LeadingRunner
@@ -68,6 +69,14 @@ def run(assembly: Assembly, prompts: list[list[int]], params: SamplingParams = G
     while assembly.engine.has_work:
         assembly.engine.step()
     return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ends_are_waited_for() -> Iterator[None]:
+    """However long a rank takes to its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teams, "END_SECONDS", PATIENCE_SECONDS)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +273,8 @@ def test_a_rank_shows_where_it_is_and_one_that_fails_says_so_and_ends(
         ranks.close()
 
 
-def test_a_rank_that_is_killed_while_steps_overlap_is_named(tiny: Path) -> None:
+def test_a_rank_that_is_killed_while_steps_overlap_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teams, "EXIT_SECONDS", PATIENCE_SECONDS)
     ranks = started(tiny)
     try:
         decoder = load(tiny, torch.float32, ranks.split)
@@ -293,17 +303,18 @@ def children(pid: int) -> list[int]:
 def test_a_rank_that_is_killed_ends_the_server_with_a_reason(smollm2_gguf: Path, tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
     message.touch()
-    flags = ("--tensor-parallel-size=2", "--max-model-len=256", "--max-num-seqs=2", "--served-model-name=m")
+    flags = ("--tensor-parallel-size=2", "--max-model-len=2048", "--max-num-seqs=2", "--served-model-name=m")
     code = (
         "import sys; from pathlib import Path; from octavo_engine import cli, termination;"
+        f"from octavo_engine.parallel import team; team.EXIT_SECONDS = {PATIENCE_SECONDS};"
         f"termination.TERMINATION_LOG = Path({str(message)!r});"
         f"sys.exit(cli.main(['serve', {str(smollm2_gguf)!r}, *{(*PORTS, *flags)!r}]))"
     )
     with launch("-c", code) as server:
-        server.until(lambda: " serving " in server.output, "it serves", 180)
+        server.until(lambda: " serving " in server.output, "it serves")
         assert "2 ranks do not divide this model evenly" in server.output
         (worker,) = children(server.process.pid)
-        body = {"model": "m", "prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}
+        body = {"model": "m", "prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True, "stream": True}
         text: list[str] = []
 
         def read() -> None:

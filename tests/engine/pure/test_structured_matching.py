@@ -17,6 +17,7 @@ from octavo_engine.structured import Forms, Grammar, spec
 from octavo_engine.structured import grammar as grammars
 from octavo_engine.structured.matching import FormLost
 from octavo_engine.structured.vocabulary import Vocabulary
+from patience import PATIENCE_SECONDS
 from small_vocabulary import BEGIN, END, OTHER_END, VOCABULARY, SmallVocabulary, answer_to, ids_in
 
 FORMS, FRESH = (Forms(VOCABULARY, [END, OTHER_END]) for _ in range(2))
@@ -240,7 +241,8 @@ DOUBLING = "start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(7
 REPEATING = "([a-z]{1,30}x){1,30}"
 
 
-def test_an_answer_that_meets_a_limit_uses_up_nothing_of_the_others() -> None:
+def test_an_answer_that_meets_a_limit_uses_up_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "ANEW_SECONDS", PATIENCE_SECONDS)  # a slow processor makes it no form that is slow
     form = spec.regex(UNFOLDING, "p")
     made = grammar(form)
     before, after = made.start(), None
