@@ -97,7 +97,7 @@ def test_what_was_begun_is_finished_what_waits_is_sent_away_at_once_and_so_is_wh
     with asking(server, plain, streamed, pair) as (first, second, waiting):
         # Step by step: with the gate open they might end before we look, and what waits would begin.
         until(lambda: a_step(server) or begun(server) == 2, "two run")
-        with draining(server, 20):
+        with draining(server, PATIENCE_SECONDS):
             away = waiting.result(PATIENCE_SECONDS)  # while no step ends
             late = server.post(COMPLETIONS, prompt="late")
             for reply in (away, late):
@@ -136,7 +136,7 @@ def test_connections_end_where_no_request_can_be_lost(server: ScriptedServer) ->
     busy = connect(server, post_of(LONG | {"stream": True, "max_tokens": 3}))
     until(lambda: begun(server) == 1, "a stream waits for its first token")
     until(lambda: len(server.listener.server_state.connections) == 4, "all four are connected")
-    with draining(server, 20):
+    with draining(server, PATIENCE_SECONDS):
         assert rest(kept) == b"", "an idle one is closed"
         new.sendall(ASK)
         arriving.sendall(ASK[20:])
