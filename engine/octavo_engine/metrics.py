@@ -219,7 +219,7 @@ class Metrics:
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def step(self, batch: Batch, seconds: float) -> None:
-        """Account for a step that took `seconds`, when its slices are computed."""
+        """Account for a step that took `seconds`, as soon as its slices are computed."""
         for request, why in batch.preempted:
             self._preempted[why].add()
             if request.status is not Status.FINISHED:
@@ -232,9 +232,10 @@ class Metrics:
             counts = [self._count_prompt(piece) for piece in pieces]
             self._step_prompt = sum(counts)
             left = batch.blocked is not None or not all(piece.samples or piece.ends for piece in pieces)
+            now = self._clock()
             self._estimate.step(
-                batch.at,
-                batch.at + seconds,
+                now - seconds,  # later than it was decided, where the device had another one before
+                now,
                 decodes=len(batch.slices) - sum(map(bool, counts)),
                 computed=self._step_prompt,
                 leaves_prompts=left,

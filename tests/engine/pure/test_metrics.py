@@ -237,7 +237,9 @@ def test_the_estimated_queue_follows_the_rate(bench: Bench) -> None:
 def test_the_estimated_queue_counts_what_prompts_wait_for(bench: Bench) -> None:
     made, decoding = request(prompt=100), request(prompt=1)
     decoding.tokens.append(7)
+    bench.now = 0.5
     bench.metrics.step(Batch(slices=(whole(made),), admitted=(made,), blocked=WaitReason.KV_FULL), 0.5)
+    bench.now = 1.5
     bench.metrics.step(Batch(slices=(whole(decoding, 1),), at=0.5, blocked=WaitReason.KV_FULL), 1.0)
     bench.stats = SchedulerStats(waiting_prompt_tokens=1000, step_tokens=100)
     assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(10 * 1.0 + 1000 * 0.005)
@@ -245,10 +247,25 @@ def test_the_estimated_queue_counts_what_prompts_wait_for(bench: Bench) -> None:
 
 def test_a_pause_before_the_other_half_of_a_prompt_counts(bench: Bench) -> None:
     made = request(prompt=100)
+    bench.now = 0.5
     bench.metrics.step(Batch(slices=(Slice(made, 0, 50, samples=False),), admitted=(made,)), 0.5)
+    bench.now = 1.5
     bench.metrics.step(Batch(slices=(Slice(made, 50, 50, samples=True),), at=1.0), 0.5)
     bench.stats = SchedulerStats(waiting_prompt_tokens=100)
     assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(1.5, rel=0.02)
+
+
+def test_a_step_that_was_decided_while_another_was_computed_is_no_longer_for_it(bench: Bench) -> None:
+    """A short one, decided while a long one was under way: it takes what it takes after that."""
+    made, decoding = request(prompt=400), request(prompt=1)
+    decoding.tokens.append(7)
+    bench.now = 2.0
+    first = Batch(slices=(Slice(made, 0, 100, samples=False),), admitted=(made,), blocked=WaitReason.KV_FULL)
+    bench.metrics.step(first, 2.0)
+    bench.now = 2.1
+    bench.metrics.step(Batch(slices=(whole(decoding, 1),), at=0.5, blocked=WaitReason.KV_FULL), 0.1)
+    bench.stats = SchedulerStats(waiting_prompt_tokens=100, step_tokens=100)
+    assert bench.value("octavo_estimated_queue_seconds") == pytest.approx(0.1 + 100 * 0.02)
 
 
 def test_the_longest_pause_is_known_with_what_was_computed_in_it(bench: Bench) -> None:
