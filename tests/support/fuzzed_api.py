@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from client_environments import Clients, environment
+from patience import PATIENCE_SECONDS
 
 Json = dict[str, Any]
 FOR_ALL = (
@@ -103,7 +104,8 @@ def start(clients: Clients, document: Json, url: str, folder: Path, *flags: str)
     command = [
         *(str(clients.program("st")), "run", str(described), f"--url={url}", *flags),
         *("--phases=examples,coverage,fuzzing", "--generation-deterministic"),
-        *("--suppress-health-check=all", "--continue-on-failure", "--no-shrink", "--request-timeout=60"),
+        *("--suppress-health-check=all", "--continue-on-failure", "--no-shrink"),
+        f"--request-timeout={PATIENCE_SECONDS:g}",
         *("--warnings=off", "--no-color", "--output-sanitize=false"),
     ]
     variables: Mapping[str, str] = environment(str(folder), {})
