@@ -181,10 +181,6 @@ def test_two_clients_are_compared_by_one_definition_and_their_packets_say_who_is
     assert blind.wire is None
 
 
-def test_rounds_are_one_account() -> None:
-    assert Told.all_of([Told(GAPS, []), Told(GAPS[:1], GAPS)]) == Told([*GAPS, GAPS[0]], GAPS)
-
-
 # -- together ----------------------------------------------------------------------------------------------------------
 
 

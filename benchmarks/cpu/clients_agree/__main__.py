@@ -27,7 +27,7 @@ from checkpoint import smollm2
 from cpu_figures.servers import Server
 
 from . import table
-from .agreement import Agreement, Told, agreements
+from .agreement import Agreement, agreements
 from .agreement import table as agreement_table
 from .answers import Figures, figures, middle
 from .clients import Client, prepare
@@ -43,12 +43,12 @@ def main() -> int:
     """Measure, print the tables, write JSON."""
     options = _options()
     server, own = processors()
-    os.sched_setaffinity(0, {own})  # and so all clients
+    os.sched_setaffinity(0, {own})  # and so do all clients
     machine, model = report.machine(1), smollm2()
     with ExitStack() as stack:
         clients = prepare(stack, model, say)
         runs = {load.name: in_turns(load, clients, model, server, options) for load in _loads(IN_TURNS, options)}
-        agreed = [each for load in _loads(TOGETHER, options) for each in beside(load, clients, model, server, options)]
+        agreed = [each for load in _loads(TOGETHER, options) for each in beside(load, clients, model, server)]
     medians = {name: {client: middle(found) for client, found in of.items()} for name, of in runs.items()}
     for name, of in medians.items():
         print(table.table(name, of) + "\n")
@@ -77,9 +77,7 @@ def in_turns(load: Load, clients: Sequence[Client], model: Path, server: int, op
     return runs
 
 
-def beside(
-    load: Load, clients: Sequence[Client], model: Path, server: int, options: argparse.Namespace
-) -> list[Agreement]:
+def beside(load: Load, clients: Sequence[Client], model: Path, server: int) -> list[Agreement]:
     """What each other client reports, and ours, which asks at the same time; nothing where nobody may watch."""
     if os.geteuid() != 0:
         return []
@@ -87,11 +85,7 @@ def beside(
     found: list[Agreement] = []
     with _served(load, ours, model, server) as port:
         for other in others:
-            rounds = [
-                together(load, ours, other, port, _seed(load, other, number))
-                for number in range(1 if options.quick else options.rounds)
-            ]
-            mine, theirs = (Told.all_of(told) for told in zip(*rounds, strict=True))
+            mine, theirs = together(load, ours, other, port, _seed(load, other, 0))
             found += agreements(load.name, mine, theirs, other.name, other.definitions)
             say(f"{load.name}: octavo bench and {other.name}")
     return found
@@ -142,7 +136,7 @@ def _told(found: Figures) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="clients_agree", description="Three load clients on one server.")
     parser.add_argument("--quick", action="store_true", help="one short round: does everything run?")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each load is run (default: 2)")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each load is run in turns (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every run")
     return parser.parse_args()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from .answers import Answer
 from .definitions import Definition
@@ -18,12 +17,6 @@ class Told:
 
     answers: Sequence[Answer]
     packets: Sequence[Answer]
-
-    @classmethod
-    def all_of(cls, rounds: Iterable[Self]) -> Self:
-        """What it told of several rounds."""
-        told = list(rounds)
-        return cls([it for each in told for it in each.answers], [it for each in told for it in each.packets])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

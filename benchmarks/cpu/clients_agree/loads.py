@@ -53,7 +53,7 @@ PACED_ONE = Load("a step each 20 ms, one stream", "m", 1, 16, 128, 32)
 PACED = Load("a step each 20 ms, 8 streams", "m", 8, 64, 128, 64)
 IN_TURNS = (REAL, PACED_ONE, PACED)
 
-REAL_TOGETHER = Load("SmolLM2, 0.4 a second from each", "smollm2", 1, 60, 64, 64, rate=0.4)
+REAL_TOGETHER = Load("SmolLM2, 0.6 a second from each", "smollm2", 1, 90, 64, 64, rate=0.6)
 PACED_TOGETHER = Load("a step each 20 ms, 4 a second from each", "m", 1, 240, 128, 32, rate=4.0)
 TOGETHER = (REAL_TOGETHER, PACED_TOGETHER)
 

@@ -21,8 +21,8 @@ from .clients import Client
 from .loads import Load
 from .wire import Exchange, Watcher
 
-START_SECONDS = 40.0  # in which the other client has started; ours is asking by then
-LONGER = 1.5  # random times may take longer than they do on average
+START_SECONDS = 30.0  # in which the other client has started; ours is asking by then
+LONGER = 1.25  # random times may take longer than they do on average
 SETTLE_SECONDS = 0.5
 
 
