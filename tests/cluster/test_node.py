@@ -38,7 +38,9 @@ def test_restricted_pod_runs_with_a_read_only_root(kubectl: Kubectl, namespace: 
 def test_service_names_resolve_and_connect_in_a_pod(kubectl: Kubectl, namespace: str) -> None:
     # The DNS Service speaks TCP as well, so one Service shows both resolution and the way to an endpoint.
     name = "kube-dns.kube-system.svc.cluster.local"
-    script = f"/busybox nslookup {name} && /busybox nc -w 5 kube-dns.kube-system.svc 53 </dev/null"
+    look_up, connect = f"/busybox nslookup {name}", "/busybox nc -w 5 kube-dns.kube-system.svc 53 </dev/null"
+    # Both have time-outs of their own, which a busy machine may miss.
+    script = f"until {look_up} && {connect}; do /busybox sleep 1; done"
     phase, log = run_to_end(kubectl, namespace, toolbox("resolve", script))
     assert phase == "Succeeded", log
     assert config.DNS_IP in log
@@ -68,9 +70,12 @@ def test_host_reaches_pods_and_services(kubectl: Kubectl, cluster: config.Settin
     pod = kubectl(
         "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[0].status.podIP}"
     )
-    assert healthy(f"http://{pod}:8181/ready")
-    assert healthy(f"https://{config.API_SERVICE_IP}/readyz")
-    assert healthy(f"{config.PROMETHEUS_URL}/-/ready")
+    for address in (
+        f"http://{pod}:8181/ready",
+        f"https://{config.API_SERVICE_IP}/readyz",
+        f"{config.PROMETHEUS_URL}/-/ready",
+    ):
+        wait_for(lambda address=address: healthy(address), f"an answer of {address}")
 
 
 @embedded
@@ -110,7 +115,8 @@ def test_a_drain_evicts_whom_it_selects_and_nobody_else(kubectl: Kubectl, namesp
     # The replacement waits for the node to come back.
     assert not pods("-n", namespace, "-l", "app=leaves", "--field-selector=spec.nodeName=octavo") & left
     assert pods("-n", "kube-system") == dns
-    assert kubectl("get", "deployment", "stays", "-n", namespace, "-o", "jsonpath={.status.readyReplicas}") == "1"
+    ready = ("get", "deployment", "stays", "-n", namespace, "-o", "jsonpath={.status.readyReplicas}")
+    wait_for(lambda: kubectl(*ready) == "1", "a replica of the other Deployment that is ready")
     kubectl("uncordon", config.NODE_NAME)
     kubectl("rollout", "status", "deployment/leaves", "-n", namespace, "--timeout=240s")
 
