@@ -132,6 +132,11 @@ def check(answers: list[Answered], prompts: list[tuple[int, ...]], oracle: Oracl
         warnings.warn(f"near-ties (prompt length, output index, gap): {ties}", stacklevel=1)
 
 
+def room(prompts: list[tuple[int, ...]], block_size: int = 16) -> int:
+    """Blocks for all of them and their answers at once: filling more of a cache than is used takes a second each."""
+    return sum((len(prompt) + GREEDY.max_tokens) // block_size + 1 for prompt in prompts)
+
+
 def test_there_are_fifty_prompts(prompts):
     assert len(prompts) >= 50
 
@@ -152,30 +157,34 @@ class TestSmolLM2:
     def test_alone_and_whole(self, decoder, prompts, oracle):
         """Fewer tokens each: alone, every token is a step of its own."""
         chosen = self.some(prompts, 2)
-        check(Harness(decoder, caching=False).alone(chosen, replace(GREEDY, max_tokens=6)), chosen, oracle)
+        harness = Harness(decoder, blocks=room([max(chosen, key=len)]), caching=False)
+        check(harness.alone(chosen, replace(GREEDY, max_tokens=6)), chosen, oracle)
 
     @pytest.mark.parametrize(("budget", "step"), [(7, 8), (16, 6), (61, 4)])
     def test_in_chunks_beside_decodes(self, decoder, prompts, oracle, budget, step):
         """Small budgets cut prompts in every possible place, and take many steps."""
         chosen = self.some(prompts, step)
-        check(Harness(decoder, budget=budget, caching=False).together(chosen), chosen, oracle)
+        harness = Harness(decoder, blocks=room(chosen), budget=budget, caching=False)
+        check(harness.together(chosen), chosen, oracle)
 
     def test_with_a_prefix_hit(self, decoder, prompts, oracle):
-        harness, chosen = Harness(decoder), self.some(prompts, 2)
+        chosen = self.some(prompts, 2)
+        harness = Harness(decoder, blocks=2 * room(chosen))
         harness.together(chosen)
         answers = harness.together(chosen)
         assert sum(answer.request.num_cached for answer in answers) > sum(map(len, chosen)) // 2
         check(answers, chosen, oracle)
 
     def test_with_a_prefix_hit_in_chunks(self, decoder, prompts, oracle):
-        harness = Harness(decoder, budget=24)
         chosen = self.some(prompts, 6)
+        harness = Harness(decoder, blocks=2 * room(chosen), budget=24)
         harness.together(chosen)
         check(harness.together(chosen), chosen, oracle)
 
     def test_without_chunking(self, decoder, prompts, oracle):
         chosen = self.some(prompts, 4)
-        check(Harness(decoder, budget=300, chunked=False).together(chosen), chosen, oracle)
+        harness = Harness(decoder, blocks=room(chosen), budget=300, chunked=False)
+        check(harness.together(chosen), chosen, oracle)
 
     @pytest.mark.parametrize("caching", [True, False])
     def test_after_preemption(self, decoder, prompts, oracle, caching):
@@ -202,14 +211,15 @@ class TestSmolLM2:
             stem,
             *(stem[:cut] + prompt[:9] for cut, prompt in zip((96, 97, 80, 127), prompts[20:], strict=False)),
         ]
-        answers = Harness(decoder, budget=32, policy=Policy(window_seconds=10.0)).together(chosen)
+        harness = Harness(decoder, blocks=room(chosen), budget=32, policy=Policy(window_seconds=10.0))
+        answers = harness.together(chosen)
         assert all(answer.request.num_cached >= 80 for answer in answers[1:])
         check(answers, chosen, oracle)
 
     @pytest.mark.parametrize("block_size", [1, 5, 32])
     def test_other_block_sizes(self, decoder, prompts, oracle, block_size):
         chosen = self.some(prompts, 8)
-        harness = Harness(decoder, block_size=block_size, blocks=4096 // block_size)
+        harness = Harness(decoder, block_size=block_size, blocks=2 * room(chosen, block_size))
         harness.together(chosen[::2])
         check(harness.together(chosen), chosen, oracle)
 
