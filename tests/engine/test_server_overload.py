@@ -59,10 +59,14 @@ async def overload(server: ScriptedServer, turnstile: Turnstile, answers: int) -
     """
     clients: list[asyncio.Task[Reply]] = []
     longest, refused = 0, server.recorder.rejected
-    async with asyncio.timeout(PATIENCE_SECONDS):
+
+    def all_have_come() -> bool:
+        return server.engine.arrivals + len(refused) == len(clients)
+
+    async with asyncio.timeout(PATIENCE_SECONDS + answers):
         for number in range(1, answers + 1):
-            clients += [asyncio.create_task(ask(server.address)) for _ in range(TIMES)]
-            await true(lambda: server.engine.arrivals + len(refused) == len(clients))
+            clients.extend(asyncio.create_task(ask(server.address)) for _ in range(TIMES))
+            await true(all_have_come)
             longest = max(longest, sum(server.engine.stats().waiting.values()))
             turnstile.grant()
             await true(lambda number=number: turnstile.passed == number)  # type: ignore[misc]
