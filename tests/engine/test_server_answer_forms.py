@@ -113,3 +113,31 @@ def test_a_servers_document_names_its_model() -> None:
     assert schemas["TokenizeBody"]["properties"]["model"]["enum"] == ["scripted", None]
     (parameter,) = document("scripted")["paths"]["/v1/models/{name}"]["get"]["parameters"]
     assert parameter["schema"] == {"enum": ["scripted"]}
+
+
+ENDS = "a\x0bb\x0cc\x85d\u2028e\u2029f\rg\nh"  # what Python takes for the end of a line, and the vocabulary has
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(CHAT, {"messages": [QUESTION]}), (COMPLETIONS, {"prompt": "a", "max_tokens": 99}), (RESPONSES, {"input": "a"})],
+    ids=["chat", "completions", "responses"],
+)
+def test_whoever_reads_by_lines_reads_whole_events(smollm2_gguf: Path, path: str, body: dict[str, Any]) -> None:
+    """As many clients do with httpx: their lines end at characters that are none to events."""
+    with (
+        saying(smollm2_gguf, BOTH, ENDS) as (server, _),
+        server.client as client,
+        client.stream("POST", path, json={"model": "scripted", "stream": True} | body) as reply,
+    ):
+        data = [line.removeprefix("data: ") for line in reply.iter_lines() if line and not line.startswith("event: ")]
+    told = [json.loads(item) for item in data if item != "[DONE]"]
+    assert "".join(_said(event) for event in told) == ENDS
+
+
+def _said(event: Any) -> str:
+    """The text that an event brings."""
+    if event.get("type") == "response.output_text.delta":
+        return str(event["delta"])
+    choice: Any = next(iter(event.get("choices", ())), {})
+    return choice.get("text") or choice.get("delta", {}).get("content") or ""

@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 
 from octavo_engine.output import Delta
 from octavo_engine.server.answers import Json, Writer
-from octavo_engine.server.event_stream import DONE, event
+from octavo_engine.server.event_stream import DONE, event, one_line
 
 
 class Chunks:
@@ -43,7 +43,7 @@ class Chunks:
         frame = self._frames.get(index)
         if frame is None:
             frame = self._frames[index] = self._frame(index)
-        return f"{frame[0]}{encode_basestring(delta.text)}{frame[1]}".encode()
+        return f"{frame[0]}{one_line(encode_basestring(delta.text))}{frame[1]}".encode()
 
     def whole(self, index: int, delta: Delta) -> bytes:
         """The same, field by field: what `piece` is measured against, and what it does when more than text changes."""

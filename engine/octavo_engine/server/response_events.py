@@ -14,6 +14,7 @@ from typing import Any
 from octavo_engine.output import Delta
 from octavo_engine.request import FinishReason
 from octavo_engine.server.answers import Json
+from octavo_engine.server.event_stream import one_line
 from octavo_engine.server.responses import ResponsesBody
 from octavo_engine.server.tools import CallPart, MessageReader, Said
 
@@ -189,7 +190,7 @@ class ResponseWriter:
         for kind, fields in events:
             value = {"type": kind, "sequence_number": self._number} | fields
             self._number += 1
-            lines.append(f"event: {kind}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n")
+            lines.append(f"event: {kind}\ndata: {one_line(json.dumps(value, ensure_ascii=False))}\n\n")
         return "".join(lines).encode()
 
 

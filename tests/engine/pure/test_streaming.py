@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from octavo_engine.errors import EngineDead
@@ -18,7 +18,7 @@ from octavo_engine.output import Delta
 from octavo_engine.request import FinishReason, Sampled, TokenLogprob
 from octavo_engine.server.answers import ChatForm, CompletionForm, Writer
 from octavo_engine.server.chunks import Chunks
-from octavo_engine.server.event_stream import EventStream
+from octavo_engine.server.event_stream import EventStream, one_line
 
 MODEL = 'a "model"\nwith é and 日本'
 
@@ -57,6 +57,14 @@ def test_a_chunk_put_together_is_the_chunk_written_out(form, deltas, usage, logp
     fast, plain = chunks(form, common, logprobs=logprobs), chunks(form, common, logprobs=logprobs)
     for index, delta in deltas:
         assert fast.piece(index, delta) == plain.whole(index, delta)
+
+
+@given(TEXTS)
+@example("\x85\u2028\u2029")
+def test_json_is_one_line_to_all_who_read_lines_and_says_the_same(text):
+    written = one_line(json.dumps({"text": text}, ensure_ascii=False))
+    assert len(written.splitlines()) == 1
+    assert json.loads(written) == {"text": text}
 
 
 @pytest.mark.parametrize("form", [ChatForm, CompletionForm])
