@@ -176,9 +176,19 @@ def test_two_clients_are_compared_by_one_definition_and_their_packets_say_who_is
     assert not found["TTFT"].agrees
     assert found["TTFT"].wire == (0.375, 0.375), "the server answered both alike"
     (row,) = [line for line in agreement_table([*found.values()]).splitlines() if "TTFT" in line]
-    assert row == "| a load | late: TTFT | 425.0 [375.0] | 375.0 [375.0] | +13.3 % [+0.0 %]: more than 5 % |"
+    assert row == "| a load | late: TTFT | 425.0 [375.0] | 375.0 [375.0] | +13.3 % [+0.0 %] | +13.3 %: more than 5 % |"
     (blind,) = agreements("a load", Told(GAPS, []), Told(late, []), "late", definitions.VLLM[:1])
     assert blind.wire is None
+    assert blind.rest == blind.share
+
+
+def test_what_the_packets_say_differently_is_the_servers_and_no_disagreement() -> None:
+    slow, quick = ([replace(it, first=it.sent + first) for it in GAPS] for first in (0.5, 0.4))
+    theirs, ours = Told(slow, on_the_wire([Exchange(0.0, 0.48, 1.0)], 5)), Told(quick, quick)
+    (found,) = agreements("a load", ours, theirs, "other", definitions.VLLM[:1])
+    assert found.share == pytest.approx(0.25)
+    assert found.rest == pytest.approx(0.5 / 0.48 - 1)
+    assert found.agrees
 
 
 # -- together ----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
 
 The server has a processor, the clients another. First they ask in turns, and as root the packets are watched: does each
 tell what its packets say? Then, as root, ours asks beside each of the others: do two clients tell the same? The exit
-code is 1 when a figure that another client reports differs by more than 5 % from what our records of the same time give
-by its definition, or a median of ours from that of its own packets.
+code is 1 when a figure that another client reports and what our records of the same time give by its definition differ
+by more than 5 %, each beside its own packets, or a median of ours from that of its own packets.
 """
 
 from __future__ import annotations
