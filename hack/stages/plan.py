@@ -52,7 +52,7 @@ _ALL = (
         _pytest("-n", "6", *_BY_FILE, "-m", "not soak and not alone and not heavy", "tests/cluster"),
         ("node",),
     ),
-    Stage("engine", _pytest("-n", "3", *_BY_FILE, *_TORCH), ("pure",), gives_way=True),
+    Stage("engine", _pytest("-n", "2", *_BY_FILE, *_TORCH), ("pure",), gives_way=True),
     # With a real model in pods, and the processors for it; then what wants the node for itself.
     Stage("heavy", _pytest("-n", "2", *_BY_FILE, "-m", "heavy and not soak", "tests/cluster"), ("cluster", "engine")),
     Stage("alone", _pytest("-m", "alone and not soak", "tests/cluster"), ("heavy",)),

@@ -171,9 +171,9 @@ def test_unsteady():
 BROKEN = "def test_broken(): assert 0\n"
 
 
-def again(folder: Path, content: str) -> Stage:
+def again(folder: Path, content: str, *more: str) -> Stage:
     (folder / "test_some.py").write_text(content)
-    alone = ("-c", "/dev/null", f"--rootdir={folder}", "-q", "-n", "1")
+    alone = ("-c", "/dev/null", f"--rootdir={folder}", "-q", *more)
     return Stage("some", (sys.executable, "-m", "pytest", *alone, str(folder)))
 
 
@@ -181,7 +181,7 @@ def test_what_fails_only_beside_others_is_run_again_when_nothing_runs_and_told(t
     seen = tmp_path / "seen"
     meanwhile = shell("meanwhile", f"until [ -e {tmp_path}/mark ]; do sleep 0.01; done; sleep 1; touch {seen}")
     last = shell("last", f"[ -e {seen} ]", "some")
-    run = Run([again(tmp_path, AGAIN), meanwhile, last], tmp_path)
+    run = Run([again(tmp_path, AGAIN, "-n", "1"), meanwhile, last], tmp_path)
     assert run.go()
     assert (tmp_path / "ran").read_text() == "x", "what had passed is not run again"
     lines = telling.summary(run.outcomes(), 1.0).splitlines()
@@ -190,7 +190,7 @@ def test_what_fails_only_beside_others_is_run_again_when_nothing_runs_and_told(t
 
 
 def test_what_is_broken_is_so_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = Run([again(tmp_path, AGAIN + BROKEN), shell("never", "true", "some")], tmp_path)
+    run = Run([again(tmp_path, AGAIN + BROKEN, "-p", "no:xdist"), shell("never", "true", "some")], tmp_path)
     assert not run.go()
     assert [outcome.state for outcome in run.outcomes()] == [State.FAILED, State.WAITING]
     lines = telling.summary(run.outcomes(), 1.0).splitlines()
