@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_harness import NoMetrics, NoText
+from engine_harness import NoMetrics
+from no_text import NoText
 from octavo_engine.batch import Batch, Known
 from octavo_engine.engine import Engine
 from octavo_engine.errors import FormTooComplex

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_harness import NoMetrics, NoText
+from engine_harness import NoMetrics
+from no_text import NoText
 from octavo_engine import assembly
 from octavo_engine.config import EngineConfig
 from octavo_engine.request import Request, SamplingParams

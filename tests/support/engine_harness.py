@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from no_text import NoText
 from octavo_engine.batch import Batch
 from octavo_engine.engine import Engine
 from octavo_engine.memory import CacheGeometry
@@ -24,18 +25,6 @@ from octavo_engine.scheduling.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 _ids = count()
-
-
-class NoText:
-    """A detokenizer for tests that look at token ids only."""
-
-    stopped = None
-
-    def push(self, token_id: int) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 class NoMetrics:

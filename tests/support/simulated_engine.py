@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from known_models import SMOLLM2_135M
+from no_text import NoText
 from octavo_engine.batch import Batch, Known
 from octavo_engine.engine import Engine
 from octavo_engine.metrics import Metrics
@@ -42,18 +43,6 @@ class Judged:
 
     said: float
     waited: float
-
-
-class NoText:
-    """Nobody reads the answers."""
-
-    stopped = None
-
-    def push(self, token_id: int) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 class SimulatedEngine:
