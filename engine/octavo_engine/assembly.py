@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from octavo_engine.runtime.measurement import machine_of
 from octavo_engine.runtime.room import as_loaded, room_of
 from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
+from octavo_engine.scheduling.drafts import Drafter
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.pace import Pacer
 from octavo_engine.scheduling.policy import make_policy
@@ -320,7 +322,11 @@ def build_engine(
         turns=turns if computes_together(device, ranks) else None,
     )
     return Engine(
-        scheduler=build_scheduler(config, num_blocks=len(caches[0][0]) - (0 if graphs is None else 1)),
+        scheduler=build_scheduler(
+            config,
+            num_blocks=len(caches[0][0]) - (0 if graphs is None else 1),
+            drafter=make_drafter(config, decoder, max_model_len),
+        ),
         runner=runner if ranks is None else LeadingRunner(runner, ranks.team),
         metrics=metrics,
         detokenizer=lambda request: detokenizer(tokenizer, request),
@@ -354,7 +360,18 @@ def capture_of(graphs: GraphedSteps, engine: Engine, on_phase: Phase, ranks: Ran
     return GraphCapture(record, graphs.sizes, pulse=engine.pulse, on_phase=on_phase)
 
 
-def build_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
+def make_drafter(config: EngineConfig, decoder: Decoder, max_model_len: int) -> Drafter | None:
+    """Who guesses tokens; None where nobody does.
+
+    A guess that comes true must leave the same bits as its token alone would have: only kernels for which a row is the
+    same beside any others can promise that.
+    """
+    if not config.num_speculative_tokens or not decoder.batch_invariant or decoder.spec.vocab > sys.maxunicode:
+        return None
+    return Drafter(config.num_speculative_tokens, max_model_len)
+
+
+def build_scheduler(config: EngineConfig, num_blocks: int, drafter: Drafter | None = None) -> Scheduler:
     """The scheduler over its block accounts."""
     cache = KVCache(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
     return Scheduler(
@@ -363,6 +380,7 @@ def build_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
         max_num_seqs=config.max_num_seqs,
         enable_chunked_prefill=config.enable_chunked_prefill,
         policy=make_policy(config.scheduling_policy, config.scheduling_ageing_seconds),
+        drafter=drafter,
     )
 
 

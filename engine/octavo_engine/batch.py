@@ -21,6 +21,7 @@ class Slice(NamedTuple):
     """Tokens `[start, start + count)` of one request, to be computed in this step.
 
     `samples`: the slice reaches the last token known when it was planned, and its logits give the next one.
+    `draft`: its last tokens, which are guesses. The logits of each give one more token, if all of them have come true.
     A step makes one for each request, and a named tuple is made in half the time of a frozen dataclass.
     """
 
@@ -28,11 +29,27 @@ class Slice(NamedTuple):
     start: int
     count: int  # type: ignore[assignment]  # hides a method of tuples that nobody needs here
     samples: bool
+    draft: tuple[int, ...] = ()
 
     @property
     def stop(self) -> int:
         """One past the last token computed."""
         return self.start + self.count
+
+    @property
+    def known(self) -> int:
+        """Tokens computed that are no guesses."""
+        return self.count - len(self.draft)
+
+    @property
+    def tokens(self) -> list[int]:
+        """What is computed, `count` token ids."""
+        return [*self.request.tokens[self.start : self.start + self.known], *self.draft]
+
+    @property
+    def num_outcomes(self) -> int:
+        """Positions whose logits give a token."""
+        return 1 + len(self.draft) if self.samples else 0
 
     @property
     def ends(self) -> bool:
@@ -78,8 +95,19 @@ class Batch:
 
     @cached_property
     def num_singles(self) -> int:
-        """Slices of one token, which come first: the decodes, and perhaps the last token of a prompt."""
+        """Slices of one token, which come first."""
         return bisect_left(self.slices, True, key=lambda piece: piece.count > 1)
+
+    @cached_property
+    def num_continuing(self) -> int:
+        """Slices of one known token, with a draft or without, which come before the others: the decodes, and perhaps
+        the last token of a prompt."""
+        return bisect_left(self.slices, True, lo=self.num_singles, key=lambda piece: piece.known > 1)
+
+    @cached_property
+    def num_drafted(self) -> int:
+        """Tokens computed that are guesses."""
+        return sum(len(piece.draft) for piece in self.slices[self.num_singles : self.num_continuing])
 
     @cached_property
     def num_tokens(self) -> int:
@@ -88,18 +116,19 @@ class Batch:
 
     @cached_property
     def sampling(self) -> tuple[Slice, ...]:
-        """The slices that produce a token, in batch order."""
+        """The slices that produce tokens, in batch order."""
         return tuple(piece for piece in self.slices if piece.samples)
 
     @cached_property
     def num_projected(self) -> int:
         """Positions whose logits are computed."""
-        return len(self.sampling) + sum(read.stop - read.start for read in self.reading if read.scores)
+        sampled = len(self.sampling) + self.num_drafted
+        return sampled + sum(read.stop - read.start for read in self.reading if read.scores)
 
     @cached_property
     def kind(self) -> str:
         """`decode`, `prefill` or `mixed`: the label under which the step's time is counted."""
-        decodes = sum(piece.start >= piece.request.num_prompt for piece in self.slices[: self.num_singles])
+        decodes = sum(piece.start >= piece.request.num_prompt for piece in self.slices[: self.num_continuing])
         if decodes == len(self.slices):
             return "decode"
         return "mixed" if decodes else "prefill"

@@ -102,6 +102,14 @@ class EngineConfig:
         "sequences of the decodes that are recorded as CUDA graphs, separated by commas: a batch is padded to the next;"
         " default: powers of two, from 16 on with one more between each, up to max-num-seqs and 512",
     )
+    num_speculative_tokens: int = option(
+        15,
+        "tokens of a request that a step may guess, from what it and its prompt say, and compute beside the one that it"
+        " computes anyway: as many as are likely enough to save more time than they take; answers are the same with any"
+        " number; 0: none; without effect where the device is CUDA, and for requests with penalties or a given form",
+        minimum=0,
+        maximum=255,
+    )
     max_waiting_requests: int | None = option(
         None, "requests that may wait before new ones get 429; default: 4 x max-num-seqs", minimum=1
     )

@@ -12,11 +12,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from octavo_engine.batch import Batch, SchedulerStats, Slice
 from octavo_engine.errors import EngineDead, FormTooComplex, PromptTooLong
-from octavo_engine.output import Answer, Delta, IncrementalText
+from octavo_engine.output import Answer, Delta, IncrementalText, merge
 from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.pulse import Pulse
 from octavo_engine.request import PROMISED, EventKind, FinishReason, Request, Sampled, Status
@@ -34,7 +35,7 @@ class Pending(Protocol):
     """A launched batch."""
 
     def wait(self) -> list[Sampled]:
-        """One outcome for each of `batch.sampling`, in that order, when it is computed."""
+        """The outcomes of each of `batch.sampling`, one after another, when they are computed."""
 
     def readings(self) -> Sequence[PromptReading]:
         """What was read for each of `batch.reading`, in that order; asked after `wait`, where there are any."""
@@ -244,12 +245,17 @@ class Engine:
         self._metrics.step(flight.batch, seconds)
         if self._pacer is not None:
             self._pacer.observe(flight.batch, seconds)
-        ended = self._take_in(flight.batch, readings)
-        return ended + [
-            self._advance(piece, outcome, now)
-            for piece, outcome in zip(flight.batch.sampling, sampled, strict=True)
-            if piece.request.status is not Status.FINISHED
-        ]
+        outputs = self._take_in(flight.batch, readings)
+        outcomes = iter(sampled)
+        for piece in flight.batch.sampling:
+            outcome, followed = next(outcomes), list(islice(outcomes, len(piece.draft))) if piece.draft else []
+            if piece.request.status is Status.FINISHED:
+                continue
+            if piece.draft:
+                outputs.append(self._follow(piece, [outcome, *followed], now))
+            else:
+                outputs.append(self._append(piece.request, piece.stop, outcome, now))
+        return outputs
 
     def _take_in(self, batch: Batch, readings: Sequence[PromptReading]) -> list[Output]:
         """Keep what was read of prompts, and end those that wanted no more, or whose numbers mean nothing."""
@@ -290,15 +296,24 @@ class Engine:
             if (output := self.abort(request_id, reason)) is not None:
                 yield output
 
-    def _advance(self, piece: Slice, sampled: Sampled, now: float) -> Output:
+    def _follow(self, piece: Slice, sampled: Sequence[Sampled], now: float) -> Output:
+        """Take in a slice's token, and those that follow it for as long as what was guessed has come true."""
+        request, deltas = piece.request, list[Delta]()
+        for ahead, (outcome, guess) in enumerate(zip(sampled, (*piece.draft, None), strict=True)):
+            deltas.append(self._append(request, piece.start + piece.known + ahead, outcome, now).delta)
+            if deltas[-1].finish_reason is not None or outcome.token_id != guess:
+                break
+            self._scheduler.come_true(request)
+        return Output(request, merge(deltas))
+
+    def _append(self, request: Request, place: int, sampled: Sampled, now: float) -> Output:
         """Take one token in. What goes wrong here is one request's, never its neighbours'."""
-        request = piece.request
         try:
             if isinstance(sampled.error, FormTooComplex):
                 raise sampled.error
             if sampled.error is not None:
                 raise RuntimeError(sampled.error)
-            request.tokens[piece.stop :] = (sampled.token_id,)  # in the place of what was promised, if it was
+            request.tokens[place:] = (sampled.token_id,)  # in the place of what was promised, if it was
             delta = self._answers[request.id].push(sampled)
         except FormTooComplex as refusal:
             request.refusal, delta = refusal, Delta("", (), FinishReason.FORM_TOO_COMPLEX)

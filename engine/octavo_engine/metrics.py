@@ -129,7 +129,7 @@ class Metrics:
         )
         self._inter_token = make.histogram(
             "octavo_inter_token_latency_seconds",
-            "between two tokens of one request, preemptions included",
+            "between two steps that gave tokens of one request, preemptions included",
             TOKEN_SECONDS,
         )
         self._queued = make.histogram(
@@ -153,6 +153,8 @@ class Metrics:
 
     def _declare_counters(self, make: Instruments) -> None:
         self._generated = make.counter("octavo_generation_tokens_total", "generated tokens")
+        self._drafted = make.counter("octavo_draft_tokens_total", "tokens that were guessed, and computed")
+        self._accepted = make.counter("octavo_draft_tokens_accepted_total", "of these, those that came true")
         self._prompt = make.counters(
             "octavo_prompt_tokens_total", "prompt tokens by where their K/V came from", "source", Source
         )
@@ -240,6 +242,7 @@ class Metrics:
                 computed=self._step_prompt,
                 leaves_prompts=left,
             )
+            self._drafted.add(batch.num_drafted)
             kind = batch.kind
             self._step_seconds[StepKind(kind)].observe(seconds)
             self.roofline.step(kind, batch, seconds)
@@ -283,6 +286,9 @@ class Metrics:
                 self._prefill.observe(at - admitted)
             return
         gap = at - before
+        if not gap:  # it has come with the one before, which its draft had guessed
+            self._accepted.add()
+            return
         self._inter_token.observe(gap)
         if gap > request.longest_gap:  # what the timeline tells of it is known here, and asking costs nothing more
             request.longest_gap, request.longest_gap_at, request.longest_gap_prompt = gap, at, self._step_prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from octavo_engine.request import FinishReason, Request, Sampled
@@ -18,6 +19,15 @@ class Delta(NamedTuple):
     tokens: tuple[Sampled, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or stop id that matched
+
+
+def merge(deltas: Sequence[Delta]) -> Delta:
+    """Deltas of one request that follow each other, one at least, as one."""
+    if len(deltas) == 1:
+        return deltas[0]
+    tokens = tuple(token for delta in deltas for token in delta.tokens)
+    text = "".join(delta.text for delta in deltas)
+    return Delta(text, tokens, deltas[-1].finish_reason, deltas[-1].stop_reason)
 
 
 class IncrementalText(Protocol):

@@ -43,7 +43,7 @@ class RooflineShare:
         if self._limits is None or seconds <= 0:
             return
         cost, machine = self._limits
-        if phase == "decode":
+        if phase == "decode" and not batch.num_drafted:
             work = cost.decode([piece.start + 1 for piece in batch.slices])
         else:
             pieces = [(piece.start, piece.stop) for piece in batch.slices]

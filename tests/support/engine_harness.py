@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -39,14 +40,16 @@ class NoMetrics:
 
 @dataclass
 class RecordingSampler:
-    """Samples as the real one does, and keeps the logits of each request's tokens."""
+    """Samples as the real one does, and keeps the logits of each request's tokens by their place in its answer."""
 
     inner: Sampler
-    logits: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    logits: dict[str, dict[int, torch.Tensor]] = field(default_factory=dict)
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
+        rows: Counter[str] = Counter()  # of a request: each but the first follows a guess, and may be wanted again
         for row, request in zip(logits, requests, strict=True):
-            self.logits.setdefault(request.id, []).append(row.clone())
+            self.logits.setdefault(request.id, {})[request.num_output + rows[request.id]] = row.clone()
+            rows[request.id] += 1
         return self.inner.sample(logits, requests)
 
 
@@ -82,6 +85,7 @@ class Harness:
             max_num_seqs=options["seqs"],
             enable_chunked_prefill=options["chunked"],
             policy=options.get("policy", Policy()),
+            drafter=options.get("drafter"),
         )
         self.runner = Runner(
             options.get("wrap", lambda steps: steps)(Steps(decoder, caches)),
@@ -99,6 +103,7 @@ class Harness:
             eos_ids=frozenset(spec.eos_ids),
             max_model_len=spec.max_positions,
             overlap=options.get("overlap", False),
+            pacer=options.get("pacer"),
         )
 
     def submit(self, prompt: Sequence[int], params: SamplingParams = GREEDY, **fields: Any) -> Request:
@@ -114,7 +119,11 @@ class Harness:
                 break
             self.engine.step()
         assert not self.engine.has_work
-        return [Answered(item, item.output_ids, self.sampler.logits[item.id]) for item in requests]
+        return [Answered(item, item.output_ids, self._logits_of(item)) for item in requests]
+
+    def _logits_of(self, request: Request) -> list[torch.Tensor]:
+        kept = self.sampler.logits[request.id]
+        return [kept[place] for place in range(request.num_output)]
 
     def together(self, prompts: Sequence[Sequence[int]], params: SamplingParams = GREEDY) -> list[Answered]:
         """All prompts in one batch."""

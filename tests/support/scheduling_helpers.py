@@ -9,6 +9,7 @@ from typing import Any
 from octavo_engine.batch import Batch
 from octavo_engine.request import FinishReason, Request, SamplingParams, Status
 from octavo_engine.scheduling.cache_aware import CacheAwareQueue
+from octavo_engine.scheduling.drafts import Drafter
 from octavo_engine.scheduling.kv_cache import KVCache
 from octavo_engine.scheduling.policy import Policy
 from octavo_engine.scheduling.scheduler import Scheduler
@@ -48,6 +49,7 @@ def scheduler(
     chunked: bool = True,
     caching: bool = True,
     policy: Policy | None = None,
+    drafter: Drafter | None = None,
 ):
     """A scheduler over `blocks` blocks of 4 tokens; its cache is at `.cache`."""
     cache = KVCache(blocks, BLOCK, enable_prefix_caching=caching)
@@ -57,16 +59,23 @@ def scheduler(
         max_num_seqs=seqs,
         enable_chunked_prefill=chunked,
         policy=policy or Policy(),
+        drafter=drafter,
     )
     made.cache = cache  # type: ignore[attr-defined]
     return made
 
 
-def run(made: Scheduler, batch: Batch, *, token: int = 7) -> None:
-    """Pretend to compute a batch: record it, append `token` where one is sampled, end who is done."""
+def run(made: Scheduler, batch: Batch, *, token: int = 7, true: int = 0) -> None:
+    """Pretend to compute a batch: record it, append `token` where one is sampled, end who is done.
+
+    `true`: so many of the guesses of each draft come true before.
+    """
     sampling = batch.sampling
     made.computed(batch)
     for piece in sampling:
+        for guess in piece.draft[:true]:
+            piece.request.tokens.append(guess)
+            made.come_true(piece.request)
         piece.request.tokens.append(token)
         if piece.request.num_tokens >= piece.request.max_total_tokens:
             made.finish(piece.request, FinishReason.LENGTH, 0.0)

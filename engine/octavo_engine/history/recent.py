@@ -37,8 +37,8 @@ class History:
         for request in batch.admitted:
             if not request.num_preemptions:
                 request.events[:] = settled(request.events, self.queue)
-        for piece in batch.slices[batch.num_singles :] + _begun_by_one(batch):
-            piece.request.note_computed(batch.at, batch.at + seconds, piece.count)
+        for piece in batch.slices[batch.num_continuing :] + _begun_by_one(batch):
+            piece.request.note_computed(batch.at, batch.at + seconds, piece.known)
 
     def token(self, request: Request, at: float) -> None:
         """Nothing: a request counts its own."""
@@ -109,6 +109,8 @@ def _place(item: Timeline) -> tuple[float, int]:
 
 
 def _begun_by_one(batch: Batch) -> tuple[Slice, ...]:
-    """Of the slices of one token those that begin a request; nearly all others are decodes."""
+    """Of the slices of one known token those that begin a request; nearly all others are decodes."""
+    if not batch.admitted:
+        return ()
     admitted = set(batch.admitted)
-    return tuple(piece for piece in batch.slices[: batch.num_singles] if piece.request in admitted) if admitted else ()
+    return tuple(piece for piece in batch.slices[: batch.num_continuing] if piece.request in admitted)

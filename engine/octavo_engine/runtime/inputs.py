@@ -27,7 +27,7 @@ class StepPlan:
 
     starts: npt.NDArray[np.int64]  # [sequences], tokens of each that are in the cache already
     counts: npt.NDArray[np.int64]  # [sequences], tokens to compute; those with one come first
-    samples: npt.NDArray[np.bool_]  # [sequences], whether its last token gives a next one
+    samples: npt.NDArray[np.int64]  # [sequences], of how many of its last tokens the logits give a token
     tokens: npt.NDArray[np.int64]  # [tokens], one sequence after the other
     tables: npt.NDArray[np.int32]  # [sequences, blocks], padded with 0
     scored: npt.NDArray[np.int64] = field(default_factory=lambda: NO_ROWS)  # [scored], of the step: more to project
@@ -77,12 +77,16 @@ class InputBuilder:
 
     def plan(self, batch: Batch) -> StepPlan:
         """The batch in numbers."""
-        requests, firsts, sizes, samples = zip(*batch.slices, strict=True)  # columns: most of the work is in these
+        requests, firsts, sizes, samples, _ = zip(*batch.slices, strict=True)  # columns: most of the work is in these
         starts, counts = np.array(firsts, np.int64), np.array(sizes, np.int64)
         longest = int((starts + counts).max())
         tables = self._tables.gather(requests, -(-longest // self._block_size))
         tokens, scored = _tokens(batch.slices, counts.cumsum()), scored_rows(batch) if batch.reading else NO_ROWS
-        return StepPlan(starts, counts, np.array(samples), tokens, tables, scored)
+        outcomes = np.array(samples, np.int64)
+        first, end = batch.num_singles, batch.num_continuing
+        if first < end:
+            outcomes[first:end] = [piece.num_outcomes for piece in batch.slices[first:end]]
+        return StepPlan(starts, counts, outcomes, tokens, tables, scored)
 
     def inputs(self, plan: StepPlan, promised: Promised | None = None) -> StepInputs:
         """The tensors of a plan."""
@@ -97,7 +101,7 @@ def inputs_of(plan: StepPlan, block_size: int, device: torch.device, promised: P
     positions = _positions(starts, counts, ends, singles)
     blocks, offsets = np.divmod(positions, block_size)
     owners = np.arange(sequences) if singles == sequences else np.repeat(np.arange(sequences), counts)
-    every_row = ends[-1] == sequences and bool(plan.samples.all())
+    every_row = ends[-1] == plan.samples.sum()
     arrays = (
         plan.tokens,
         positions,
@@ -105,7 +109,7 @@ def inputs_of(plan: StepPlan, block_size: int, device: torch.device, promised: P
         np.concatenate(([0], ends)).astype(np.int32),
         stops.astype(np.int32),
         plan.tables,
-        *(() if every_row else (ends[plan.samples] - 1,)),
+        *(() if every_row else (_last_rows(ends, plan.samples),)),
         *((plan.scored,) if len(plan.scored) else ()),
         *((promised.places, promised.rows) if promised else ()),
     )
@@ -137,13 +141,23 @@ def _positions(
     return np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
 
 
+def _last_rows(ends: npt.NDArray[np.int64], samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The rows of so many last tokens of each sequence."""
+    if samples.max() <= 1:
+        rows: npt.NDArray[np.int64] = ends[samples > 0] - 1
+    else:
+        stops = samples.cumsum()
+        rows = np.arange(stops[-1]) + np.repeat(ends - stops, samples)
+    return rows
+
+
 def _tokens(slices: Sequence[Slice], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Token ids; single tokens, which are most slices and come first, all at once."""
     tokens = np.empty(ends[-1], np.int64)
     singles = int(np.count_nonzero(np.diff(ends, prepend=0) == 1))
-    tokens[:singles] = [request.tokens[start] for request, start, _, _ in slices[:singles]]
-    for (request, start, count, _), end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
-        tokens[end - count : end] = request.tokens[start : start + count]
+    tokens[:singles] = [request.tokens[start] for request, start, *_ in slices[:singles]]
+    for piece, end in zip(slices[singles:], ends[singles:].tolist(), strict=True):
+        tokens[end - piece.count : end] = piece.tokens
     return tokens
 
 

@@ -101,12 +101,12 @@ class Runner:
         """The tokens of a step, from its logits."""
         if logits is None:
             return Known([])
-        self._requests = [piece.request for piece in batch.sampling]
+        self._requests = [piece.request for piece in batch.sampling for _ in range(piece.num_outcomes)]
         self._chosen = self._sampler.sample(logits, self._requests)
         return self._chosen
 
     def run(self, batch: Batch) -> list[Sampled]:
-        """Compute the batch; one outcome for each of `batch.sampling`, in that order."""
+        """Compute the batch; the outcomes of each of `batch.sampling`, one after another."""
         return self.launch(batch).wait()
 
     def _promised(self, batch: Batch, plan: StepPlan) -> Promised | None:

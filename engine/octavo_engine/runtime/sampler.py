@@ -39,17 +39,23 @@ class Sampler:
         self._shared.seed()
 
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
-        """One outcome a row. `logits` is float32 `[len(requests), vocab]` and is not kept; it may be changed."""
+        """One outcome a row. `logits` is float32 `[len(requests), vocab]` and is not kept; it may be changed.
+
+        Of the rows of one request, which stand together, the first follows its tokens, and each other one guess more.
+        """
         if all(request.plain for request in requests):
             return Draw(*likeliest(logits))
         asked = raw_logprobs(logits, requests)
+        ahead = _guesses_before(requests)
         for row, request in enumerate(requests):
-            self._adjust(logits[row], request)
+            self._adjust(logits[row], request, ahead[row])
         faults = forbid(logits, requests, self._barred)
-        tokens, healthy = self._choose(logits, requests)
+        tokens, healthy = self._choose(logits, requests, ahead)
         return Draw(tokens, healthy, asked, faults)
 
-    def _choose(self, logits: torch.Tensor, requests: Sequence[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _choose(
+        self, logits: torch.Tensor, requests: Sequence[Request], ahead: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Each row's token, int64, and whether the row has one, bool."""
         if device_draw.serves(logits.device):
             return device_draw.choose(logits, requests, self._uniform)
@@ -57,10 +63,10 @@ class Sampler:
         well = healthy.tolist()
         random = [row for row, request in enumerate(requests) if well[row] and not request.params.greedy]
         if random:
-            tokens[random] = torch.tensor(self._draw(logits, requests, random), device=tokens.device)
+            tokens[random] = torch.tensor(self._draw(logits, requests, ahead, random), device=tokens.device)
         return tokens, healthy
 
-    def _adjust(self, row: torch.Tensor, request: Request) -> None:
+    def _adjust(self, row: torch.Tensor, request: Request, ahead: int) -> None:
         """Apply bias, penalties and the minimum length, in place; nothing is touched for a plain request."""
         params = request.params
         if params.repetition_penalty != 1.0:
@@ -74,37 +80,52 @@ class Sampler:
             ids, biases = zip(*params.logit_bias, strict=True)
             places, added = to_device([np.array(ids), np.array(biases, np.float32)], row.device)
             row[places] += added
-        if request.constraint is None and (barred := self._barred(request)):
+        if request.constraint is None and (barred := self._barred(request, ahead)):
             (places,) = to_device([np.array(barred, np.int64)], row.device)
             row.index_fill_(0, places, -math.inf)
 
-    def _barred(self, request: Request) -> Sequence[int]:
+    def _barred(self, request: Request, ahead: int = 0) -> Sequence[int]:
         """What would end the answer, while it is shorter than its minimum."""
         params = request.params
-        if request.num_output >= params.min_tokens:
+        if request.num_output + ahead >= params.min_tokens:
             return ()
         return [*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)]
 
-    def _draw(self, logits: torch.Tensor, requests: Sequence[Request], rows: Sequence[int]) -> list[int]:
+    def _draw(
+        self, logits: torch.Tensor, requests: Sequence[Request], ahead: Sequence[int], rows: Sequence[int]
+    ) -> list[int]:
         """Random tokens for those `rows`, by inverting the cumulative distribution at one uniform number a row.
 
         One number instead of noise for each token: drawing 49,152 exponentials a row took longer than the row's logits.
         torch's operations define correct; they serve where neither of the fast ways does.
         """
+        uniform = [self._uniform(requests[row], ahead[row]) for row in rows]
         if logits.device.type == "cpu":
             values = logits.numpy()
-            return [draw(values[row], requests[row].params, self._uniform(requests[row])) for row in rows]
+            return [draw(values[row], requests[row].params, number) for row, number in zip(rows, uniform, strict=True)]
         chosen = [requests[row] for row in rows]
         temperatures = torch.tensor([request.params.temperature for request in chosen], device=logits.device)
         scaled = rescale(logits[rows], temperatures)
-        return [_invert(*_candidates(row, r.params), self._uniform(r)) for row, r in zip(scaled, chosen, strict=True)]
+        return [
+            _invert(*_candidates(row, request.params), number)
+            for row, request, number in zip(scaled, chosen, uniform, strict=True)
+        ]
 
-    def _uniform(self, request: Request) -> float:
+    def _uniform(self, request: Request, ahead: int = 0) -> float:
         """A number in [0, 1): of the request's seed and position if it has a seed."""
         if request.params.seed is None:
             return float(torch.rand((), generator=self._shared, dtype=torch.float64))
-        self._seeded.manual_seed(((request.params.seed + 1) * _MIX + request.num_tokens) & _MASK)
+        self._seeded.manual_seed(((request.params.seed + 1) * _MIX + request.num_tokens + ahead) & _MASK)
         return float(torch.rand((), generator=self._seeded, dtype=torch.float64))
+
+
+def _guesses_before(requests: Sequence[Request]) -> list[int]:
+    """Of each row, how many guesses it takes for known."""
+    ahead = [0] * len(requests)
+    for row in range(1, len(requests)):
+        if requests[row] is requests[row - 1]:
+            ahead[row] = ahead[row - 1] + 1
+    return ahead
 
 
 def _repeated(values: torch.Tensor, penalty: float) -> torch.Tensor:

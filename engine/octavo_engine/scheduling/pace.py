@@ -1,4 +1,5 @@
-"""How much of a prompt a step may compute beside decodes, so that a long prompt never makes their readers wait.
+"""How much of a prompt a step may compute beside decodes, so that a long prompt never makes their readers wait, and
+what a guess costs them.
 
 Each step that computes prompt tokens is longer for everyone in it. `Pace` says by how much it may be: a value that the
 scheduler is given. `Pacer` learns it from how long steps took. Neither has a clock.
@@ -6,6 +7,7 @@ scheduler is given. `Pacer` learns it from how long steps took. Neither has a cl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from octavo_engine.batch import Batch
@@ -17,6 +19,8 @@ MIN_TELLING_TOKENS = 64
 LEARNING_RATE = 0.2
 STALE_STEPS = 1024
 """So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
+CHEAPEST_DRAFT = 0.1
+"""A token of a draft costs at least so much of one of a prompt."""
 LARGEST_SURPRISE = 2.0
 """A step that took more than this many times what was expected, or less than its inverse, counts as if just that."""
 
@@ -26,11 +30,18 @@ class Pace:
     """What prompts may take of a step.
 
     `equal_tokens`: prompt tokens that take as long as the running requests' decodes without them. `slowdown`: how many
-    times as long as these decodes a step may be while one prompt is computed, at least 1.
+    times as long as these decodes a step may be while one prompt is computed, at least 1. `equal_drafted`: the same for
+    tokens of drafts, which are cheaper where a step reads more than it computes.
     """
 
     equal_tokens: float
     slowdown: float
+    equal_drafted: float = math.inf
+
+    def price(self, decodes: int) -> float:
+        """What share of guesses must come true beside so many decodes: the time that one takes of all, over that of the
+        token which it saves."""
+        return decodes / self.equal_drafted
 
     def prompt_tokens(self, prompts: int) -> int:
         """Prompt tokens for a step in which `prompts` requests are to be computed, or wait for nothing but that.
@@ -53,6 +64,7 @@ class Pacer:
         self._slowdown = slowdown
         self._decode_seconds: float | None = None  # of one step's decodes together
         self._token_seconds: float | None = None  # of one prompt token
+        self._drafted_seconds: float | None = None  # of one token of a draft
         self._mixed_steps = 0  # since decodes were last seen alone
 
     @property
@@ -60,20 +72,37 @@ class Pacer:
         """The present pace; None, which is no limit, before a decode and a prompt were seen."""
         if self._decode_seconds is None or self._token_seconds is None:
             return None
-        return Pace(self._decode_seconds / self._token_seconds, self._slowdown)
+        drafted = self._drafted_seconds or self._token_seconds
+        return Pace(self._decode_seconds / self._token_seconds, self._slowdown, self._decode_seconds / drafted)
 
     def observe(self, batch: Batch, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
-        tokens = batch.num_tokens - batch.num_singles
+        tokens = batch.num_tokens - batch.num_continuing - batch.num_drafted
         if seconds <= 0:
             return
-        if not tokens:
+        if batch.num_drafted:
+            if not tokens:
+                self._observe_drafted(batch.num_drafted, seconds)
+        elif not tokens:
             self._decode_seconds = _corrected(self._decode_seconds or seconds, seconds, 1.0)
             self._mixed_steps = 0
         elif not batch.num_singles and tokens >= MIN_TELLING_TOKENS:
             self._token_seconds = _corrected(self._token_seconds or seconds / tokens, seconds / tokens, 1.0)
         elif batch.num_singles and self._decode_seconds is not None and self._token_seconds is not None:
             self._observe_mixed(self._decode_seconds, self._token_seconds, tokens, seconds)
+
+    def _observe_drafted(self, tokens: int, seconds: float) -> None:
+        """Decodes with drafts, which there are only when the other two are known. A token of one costs what one of a
+        prompt does at most, and something at least: what costs nothing would never be found to."""
+        if self._decode_seconds is None or self._token_seconds is None:
+            return
+        drafted_seconds = self._drafted_seconds or self._token_seconds
+        expected = self._decode_seconds + drafted_seconds * tokens
+        share = self._decode_seconds / expected
+        seen = max(0.0, seconds - self._decode_seconds) / tokens
+        self._decode_seconds = _corrected(self._decode_seconds, self._decode_seconds * seconds / expected, share)
+        least, most = self._token_seconds * CHEAPEST_DRAFT, self._token_seconds
+        self._drafted_seconds = min(most, max(least, _corrected(drafted_seconds, seen, 1 - share)))
 
     def _observe_mixed(self, decode_seconds: float, token_seconds: float, tokens: int, seconds: float) -> None:
         self._mixed_steps += 1

@@ -29,6 +29,15 @@ class Plan:
         """How many of these tokens requests may have that need more than one."""
         return min(self._prompt_limit, self.budget)
 
+    def singles(self) -> list[Slice]:
+        """Those that compute the last token that is known of them, and nothing else, for the next one."""
+        return [piece for piece in self._slices.values() if piece.count == 1 and piece.samples]
+
+    def extend(self, piece: Slice, draft: tuple[int, ...]) -> None:
+        """Let one of them compute guesses, too."""
+        self._slices[piece.request] = piece._replace(count=piece.count + len(draft), draft=draft)
+        self.budget -= len(draft)
+
     def limit_prompts(self, tokens: int) -> None:
         """Leave prompts no more than so many tokens."""
         self._prompt_limit = tokens
@@ -61,10 +70,10 @@ class Plan:
                 self._prompt_limit += piece.count
 
     def batch(self, evicted: int, blocked: WaitReason | None) -> Batch:
-        """The decisions as a value; single tokens come first, as the kernels expect."""
+        """The decisions as a value; single tokens come first, as the kernels expect, then those with drafts."""
         prompts = [self._slices[request] for request in self._prompts if request in self._slices]
         return Batch(
-            slices=tuple(sorted(self._slices.values(), key=lambda piece: piece.count > 1)),
+            slices=tuple(sorted(self._slices.values(), key=_place)),
             reading=tuple(read for piece in prompts if (read := Read.of(piece)) is not None),
             ending=tuple(piece.request for piece in prompts if piece.ends),
             admitted=tuple(self._admitted),
@@ -73,3 +82,7 @@ class Plan:
             at=self.now,
             blocked=blocked,
         )
+
+
+def _place(piece: Slice) -> int:
+    return 0 if piece.count == 1 else 2 - bool(piece.draft)

@@ -12,8 +12,9 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from operator import attrgetter
 
-from octavo_engine.batch import Batch, SchedulerStats
+from octavo_engine.batch import SCORED_ROWS, Batch, SchedulerStats
 from octavo_engine.request import EventKind, FinishReason, PreemptReason, Request, Status, WaitReason
+from octavo_engine.scheduling.drafts import Drafter
 from octavo_engine.scheduling.kv_cache import KVCache, Prefix, Returns
 from octavo_engine.scheduling.pace import Pace
 from octavo_engine.scheduling.plan import Plan
@@ -42,8 +43,10 @@ class Scheduler:
         max_num_seqs: int,
         enable_chunked_prefill: bool = True,
         policy: Policy = FCFS,
+        drafter: Drafter | None = None,
     ) -> None:
         self._cache = cache
+        self._drafter = drafter
         self._budget = max_num_batched_tokens
         self._max_seqs = max_num_seqs
         self._chunked = enable_chunked_prefill
@@ -90,6 +93,8 @@ class Scheduler:
             self._num_new -= request.rank[1] > self._seen
         else:
             self._stop(request)
+        if self._drafter is not None:
+            self._drafter.forget(request)
         request.status, request.finish_reason = Status.FINISHED, reason
         request.note(now, EventKind.FINISHED, reason)
 
@@ -100,6 +105,8 @@ class Scheduler:
     def reset(self) -> None:
         """Forget every request, and all that is cached, whatever state that is in. Whoever steps ends the requests."""
         self._cache.reset()
+        if self._drafter is not None:
+            self._drafter.reset()
         self._begin()
 
     def _stop(self, request: Request) -> None:
@@ -115,7 +122,8 @@ class Scheduler:
     def schedule(self, now: float, pace: Pace | None = None) -> Batch:
         """Decide the next step at time `now`. Blocks are taken here; nothing is computed yet.
 
-        `pace`: how much of prompts a step may compute beside decodes; None: all that the token budget allows.
+        `pace`: how much of prompts a step may compute beside decodes, and what a guess must be worth; None: all that
+        the token budget allows, and no guesses.
         """
         plan = Plan(self._budget, now, self._cache.evicted_blocks)
         prefills = sorted(self._prefilling, key=_rank)
@@ -134,6 +142,8 @@ class Scheduler:
                 self._admit(plan, before=request)
             self._continue(request, plan)
         self._admit(plan)
+        if self._drafter is not None and pace is not None and not plan.has_preempted:
+            self._draft(self._drafter, pace, plan)
         self._num_new, self._seen, self._decided = 0, self._arrivals, now
         if not self._waiting:
             self._blocked = WaitReason.NEW
@@ -142,20 +152,26 @@ class Scheduler:
     def computed(self, batch: Batch) -> None:
         """Record that a batch's K/V is written, or will be before a later batch is computed; its full blocks become
         findable. Call before new tokens are appended, and after those before are known."""
-        for request, start, count, samples in batch.slices:
+        for request, start, count, samples, draft in batch.slices:
             if request.status is not Status.RUNNING:
                 continue
             if request.num_recompute:
-                request.num_recompute = max(0, request.num_recompute - count)
+                request.num_recompute = max(0, request.num_recompute - (count - len(draft)))
             if samples and self._prefilling:
                 self._prefilling.pop(request, None)
-            if keys := self._cache.written(request, start, start + count):
+            if keys := self._cache.written(request, start, start + count - len(draft)):
                 self._waiting.published(keys)
         for read in batch.reading:
             read.request.num_read = read.stop
         for request in batch.ending:
             self._prefilling.pop(request, None)
             self.expect_end(request)
+
+    def come_true(self, request: Request) -> None:
+        """The first token of a running request that does not count as computed is what was guessed: its K/V is there.
+        Call after it was appended."""
+        if keys := self._cache.written(request, request.num_computed, request.num_computed + 1):
+            self._waiting.published(keys)
 
     def expect_end(self, request: Request) -> None:
         """The last that a running request wants is being computed: no step gives it more. Call after `computed`."""
@@ -192,6 +208,19 @@ class Scheduler:
             if victim is request:
                 return
         plan.add(request, share, missing)
+
+    def _draft(self, drafter: Drafter, pace: Pace, plan: Plan) -> None:
+        """Guess what decodes say next, with the tokens and blocks that everybody else has left."""
+        singles = [piece for piece in plan.singles() if not piece.request.needs_own_tokens]
+        price = pace.price(len(singles))
+        rows = min(plan.budget, max(self._max_seqs, SCORED_ROWS) - len(singles))  # no more logits than without drafts
+        for index, piece in enumerate(singles):
+            draft = drafter.draft(piece.request, price, rows // (len(singles) - index))
+            if not self._cache.grow(piece.request, piece.stop + len(draft)):
+                draft = draft[: len(piece.request.blocks) * self._cache.block_size - piece.stop]
+            if draft:
+                plan.extend(piece, draft)
+                rows -= len(draft)
 
     def _share(self, missing: int, plan: Plan) -> int:
         """How many of a request's missing tokens this step may compute."""

@@ -13,9 +13,9 @@ from starlette.types import Receive
 
 from octavo_engine.async_engine import AsyncEngine
 from octavo_engine.errors import OctavoError
-from octavo_engine.output import Delta
+from octavo_engine.output import Delta, merge
 from octavo_engine.request import Request
-from octavo_engine.server.answers import Json, best, merge, usage
+from octavo_engine.server.answers import Json, best, usage
 from octavo_engine.server.event_stream import EventStream, event
 from octavo_engine.server.generation import generate
 from octavo_engine.server.replies import Refusal, fault, refusal_of

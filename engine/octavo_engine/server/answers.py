@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -16,14 +16,6 @@ from octavo_engine.server.tools import CallPart, MessageReader, Said
 from octavo_engine.tokenizer import Tokenizer
 
 Json = dict[str, Any]
-
-
-def merge(deltas: Iterable[Delta]) -> Delta:
-    """All deltas of one request as one."""
-    parts = list(deltas)
-    tokens = tuple(token for part in parts for token in part.tokens)
-    text = "".join(part.text for part in parts)
-    return Delta(text, tokens, parts[-1].finish_reason, parts[-1].stop_reason)
 
 
 def best(deltas: Sequence[Delta], copies: int, kept: int) -> list[Delta]:

@@ -3,12 +3,15 @@ it is progresses, and everyone gets their end."""
 
 from __future__ import annotations
 
+import math
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from octavo_engine.batch import Batch
 from octavo_engine.request import FinishReason, PreemptReason, Request, Status, WaitReason
+from octavo_engine.scheduling.drafts import Drafter
 from octavo_engine.scheduling.pace import Pace
 from octavo_engine.scheduling.policy import Policy
 from scheduling_helpers import BLOCK, SmallPolicy, check_accounting, request, run, scheduler
@@ -21,7 +24,10 @@ POLICIES = st.one_of(
     st.builds(Policy, level_seconds=st.sampled_from([0.0, 2.0, 50.0])),
     st.builds(SmallPolicy, window_seconds=st.sampled_from([0.0, 3.0, 100.0]), looks=st.sampled_from([1, 2, 256])),
 )
-PACES = st.one_of(st.none(), st.builds(Pace, equal_tokens=st.floats(0, 40), slowdown=st.floats(1, 3)))
+DEAR = st.floats(0.1, 50) | st.just(math.inf)  # tokens of drafts that take as long as all decodes
+PACES = st.one_of(
+    st.none(), st.builds(Pace, equal_tokens=st.floats(0, 40), slowdown=st.floats(1, 3), equal_drafted=DEAR)
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -34,13 +40,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs=st.integers(1, 6),
         chunked=st.booleans(),
         caching=st.booleans(),
+        guesses=st.sampled_from([0, 1, 9]),
     )
-    def start(self, *, policy: Policy, blocks: int, budget: int, seqs: int, chunked: bool, caching: bool) -> None:
+    def start(
+        self, *, policy: Policy, blocks: int, budget: int, seqs: int, chunked: bool, caching: bool, guesses: int
+    ) -> None:
         if not chunked:  # as the config demands: any sequence fits into one step
             budget = blocks * BLOCK
         caching = caching or policy.window_seconds is not None
         self.policy, self.now = policy, 0.0
-        self.scheduler = scheduler(blocks, budget=budget, seqs=seqs, chunked=chunked, caching=caching, policy=policy)
+        drafter = Drafter(guesses, max_model_len=blocks * BLOCK) if guesses else None
+        options = {"budget": budget, "seqs": seqs, "chunked": chunked, "caching": caching, "policy": policy}
+        self.scheduler = scheduler(blocks, **options, drafter=drafter)
         self.all: list[Request] = []
 
     @property
@@ -81,8 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.scheduler.add(item)
 
     @precondition(lambda self: self.live)
-    @rule(token=st.integers(1, 3), pace=PACES)
-    def step(self, token: int, pace: Pace | None) -> None:
+    @rule(token=st.integers(1, 3), pace=PACES, true=st.integers(0, 9))
+    def step(self, token: int, pace: Pace | None, true: int) -> None:
         self.now += 1
         for item in self.live:
             if item.deadline <= self.now:
@@ -98,7 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.check_order(batch)
         self.check_victims(batch, running)
         still = [other for other in self.with_status(Status.RUNNING) if not self.policy.outranks(first, other)]
-        run(self.scheduler, batch, token=token)
+        run(self.scheduler, batch, token=token, true=true)
         for item, computed, known in turns:
             if item.status is Status.FINISHED or (item.num_computed, item.num_tokens) != (computed, known):
                 continue
@@ -116,9 +127,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         singles = [piece.count == 1 for piece in batch.slices]
         assert singles == sorted(singles, reverse=True)
         assert batch.num_singles == sum(singles)
+        continuing = [piece.known == 1 for piece in batch.slices]
+        assert continuing == sorted(continuing, reverse=True)
+        assert batch.num_continuing == sum(continuing)
+        assert batch.num_drafted == sum(len(piece.draft) for piece in batch.slices)
         for piece in batch.slices:
             assert piece.start == piece.request.num_computed
-            assert 1 <= piece.count <= piece.request.num_missing
+            assert 1 <= piece.known <= piece.request.num_missing
+            assert not piece.draft or (piece.samples and piece.known == piece.request.num_missing == 1)
+            assert piece.stop < piece.request.max_total_tokens or not piece.draft
             assert piece.stop <= len(piece.request.blocks) * BLOCK
 
     def check_order(self, batch: Batch) -> None:
@@ -182,7 +199,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(5000):
             if not self.live:
                 break
-            self.step(token=1, pace=None)
+            self.step(token=1, pace=None, true=0)
         assert not self.live
         assert all(len([e for e in item.events if e.what == "finished"]) == 1 for item in self.all)
         assert self.scheduler.cache.num_used == 0

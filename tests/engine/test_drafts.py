@@ -1,0 +1,210 @@
+"""Whatever is guessed of an answer, its tokens, logits and logprobs are the same bits as without a guess."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_harness import GREEDY, Answered, Harness, NoMetrics
+from octavo_engine.assembly import assemble
+from octavo_engine.batch import Batch
+from octavo_engine.config import EngineConfig
+from octavo_engine.kernels.choice import choose_attention
+from octavo_engine.kernels.cpu import library
+from octavo_engine.model.compute.decoder import Decoder
+from octavo_engine.model.loading import load_model
+from octavo_engine.request import FinishReason, Request, SamplingParams
+from octavo_engine.runtime.sampler import Sampler
+from octavo_engine.scheduling.drafts import Drafter
+from octavo_engine.scheduling.pace import Pace, Pacer
+from octavo_engine.tokenizer import load_tokenizer
+from tiny_models import make_model, save_model
+
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
+
+SEEDED = SamplingParams(temperature=1.3, top_p=0.95, seed=7, logprobs=4, max_tokens=40, ignore_eos=True)
+LONG = replace(GREEDY, max_tokens=40)
+PENALISED = replace(SEEDED, repetition_penalty=1.2)
+
+
+class FreeOfCharge(Pacer):
+    """Every guess is worth its row, and is made from the first step on."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.steps = self.drafted = 0
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(equal_tokens=1e9, slowdown=2.0)
+
+    def observe(self, batch: Batch, seconds: float) -> None:
+        self.steps += 1
+        self.drafted += batch.num_drafted
+
+
+class Prophet(Drafter):
+    """Guesses what is going to be said, which it is told, but for every so many tokens."""
+
+    def __init__(self, answers: dict[tuple[int, ...], list[int]], wrong: float, source: random.Random) -> None:
+        super().__init__(9, 1_000_000)
+        self._answers, self._wrong, self._source = answers, wrong, source
+
+    def draft(self, request: Request, price: float, budget: int) -> tuple[int, ...]:
+        answer = self._answers[tuple(request.tokens[: request.num_prompt])]
+        known = answer[request.num_output : len(answer) - 1]
+        count = self._source.randint(0, min(9, budget, len(known)))
+        return tuple(1 if self._source.random() < self._wrong else token for token in known[:count])
+
+
+def load(path: Path, dtype: torch.dtype) -> Decoder:
+    return load_model(str(path), dtype=dtype, device=torch.device("cpu"), kernels=choose_attention("cpu"))
+
+
+KINDS = [
+    ("llama", torch.bfloat16),
+    ("llama", torch.float32),
+    ("mistral_window", torch.bfloat16),
+    ("qwen3", torch.bfloat16),
+]
+
+
+@pytest.fixture(scope="module")
+def decoders(tmp_path_factory: pytest.TempPathFactory) -> list[Decoder]:
+    return [load(save_model(make_model(name), tmp_path_factory.mktemp(name)), dtype) for name, dtype in KINDS]
+
+
+def assert_same_bits(found: Sequence[Answered], wanted: Sequence[Answered]) -> None:
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert torch.equal(torch.stack(ours.logits), torch.stack(theirs.logits))
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """How a test's requests are served."""
+
+    seed: int
+    wrong: float  # the share of guesses that do not come true
+    budget: int
+    blocks: int
+    block_size: int
+    caching: bool
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.builds(
+        Circumstances,
+        seed=st.integers(0, 2**32),
+        wrong=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+        budget=st.sampled_from([1, 5, 17, 2048]),
+        blocks=st.sampled_from([20, 36, 300]),
+        block_size=st.sampled_from([4, 16]),
+        caching=st.booleans(),
+    ),
+    st.integers(0, len(KINDS) - 1),
+)
+def test_any_guess_leaves_every_bit_as_it_is(decoders: list[Decoder], how: Circumstances, kind: int) -> None:
+    """Drafts, right and wrong, beside chunks of prompts, prefix hits and preemption."""
+    decoder, source = decoders[kind], random.Random(how.seed)
+    prompts = [[source.randrange(3, decoder.spec.vocab) for _ in range(source.randint(1, 60))] for _ in range(6)]
+    params = [source.choice([LONG, SEEDED, PENALISED]) for _ in prompts]
+    plain = Harness(decoder, caching=False)
+    wanted = [plain.finish([plain.submit(*item)])[0] for item in zip(prompts, params, strict=True)]
+    answers = {tuple(prompt): answer.tokens for prompt, answer in zip(prompts, wanted, strict=True)}
+    harness = Harness(
+        decoder,
+        blocks=max(how.blocks, -(-100 // how.block_size) + 1),  # the longest fits
+        block_size=how.block_size,
+        budget=how.budget,
+        caching=how.caching,
+        drafter=Prophet(answers, how.wrong, source),
+        pacer=FreeOfCharge(),
+    )
+    requests = []
+    for item in zip(prompts, params, strict=True):
+        requests.append(harness.submit(*item))
+        for _ in range(source.randint(0, 4)):
+            harness.engine.step()
+    assert_same_bits(harness.finish(requests), wanted)
+
+
+def test_guesses_that_come_true_save_steps(decoders: list[Decoder]) -> None:
+    prompts = [[3, 4, 5, 6] * 3, [9, 8, 7] * 4]
+    wanted = Harness(decoders[0], caching=False).together(prompts, LONG)
+    answers = {tuple(prompt): answer.tokens for prompt, answer in zip(prompts, wanted, strict=True)}
+    pacer = FreeOfCharge()
+    prophet = Prophet(answers, 0.0, random.Random(1))
+    harness = Harness(decoders[0], caching=False, drafter=prophet, pacer=pacer)
+    assert_same_bits(harness.together(prompts, LONG), wanted)
+    assert pacer.drafted > LONG.max_tokens
+    assert pacer.steps < LONG.max_tokens / 2, "nearly every step gave one token"
+
+
+def test_an_answer_ends_where_it_would_have(decoders: list[Decoder]) -> None:
+    """Neither a stop token nor the length is passed by what was guessed behind it."""
+    prompt = [3, 4, 5, 6]
+    whole = Harness(decoders[0], caching=False).together([prompt], LONG)[0].tokens
+    for length in (1, 2, 3, 7, 16, 17):
+        prophet = Prophet({tuple(prompt): [*whole, *whole]}, 0.0, random.Random(length))
+        harness = Harness(decoders[0], drafter=prophet, pacer=FreeOfCharge())
+        request = harness.submit(prompt, replace(LONG, max_tokens=40, stop_token_ids=(whole[length],)))
+        harness.finish([request])
+        first = whole.index(whole[length])  # it may have been said before
+        assert request.output_ids[: first + 1] == whole[: first + 1]
+        assert request.finish_reason is FinishReason.STOP
+        assert request.num_output == first + 1
+        assert harness.scheduler.stats().used_blocks == 0
+
+
+def test_rows_after_guesses_are_drawn_as_if_these_were_known() -> None:
+    """The number that draws a token is that of its place, and an answer may end no earlier for a guess."""
+    logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(3)).repeat(4, 1)
+    params = SamplingParams(temperature=1.5, seed=11, min_tokens=3, max_tokens=9)
+    request = Request(id="r", tokens=[1, 2], params=params, arrival=0.0)
+    together = [outcome.token_id for outcome in Sampler(eos_ids=[0]).sample(logits.clone(), [request] * 4).wait()]
+    apart = []
+    for _ in range(4):
+        (outcome,) = Sampler(eos_ids=[0]).sample(logits[:1].clone(), [request]).wait()
+        apart.append(outcome.token_id)
+        request.tokens.append(7)
+    assert together == apart
+
+
+def test_the_real_model_says_the_same_with_drafts_and_without(smollm2_gguf: Path) -> None:
+    """As it is served, in bfloat16, guessing by what was said before."""
+    tokenizer = load_tokenizer(str(smollm2_gguf))
+    asked = ["Write ten times: I must not guess.", "Count from one to thirty.", "What is the capital of France?"]
+    prompts = [tokenizer.render_chat([{"role": "user", "content": text}]) for text in asked]
+    answers = []
+    for guesses in (0, 15):
+        config = EngineConfig(
+            model=str(smollm2_gguf),
+            device="cpu",
+            max_model_len=512,
+            kv_cache_memory_bytes=32 << 20,
+            num_speculative_tokens=guesses,
+        )
+        engine = assemble(config, tokenizer, NoMetrics()).engine
+        engine._pacer = FreeOfCharge()  # the real one may find that guesses are too dear on this machine
+        requests = [
+            Request(id=f"{number}", tokens=list(prompt), params=replace(params, max_tokens=48), arrival=0.0)
+            for number, (prompt, params) in enumerate((p, q) for p in prompts for q in (LONG, SEEDED))
+        ]
+        for request in requests:
+            engine.add(request)
+        steps = 0
+        while engine.has_work:
+            engine.step()
+            steps += 1
+        answers.append((steps, [request.output_ids for request in requests]))
+    assert answers[1][1] == answers[0][1]
+    assert answers[1][0] < answers[0][0], "no guess came true"
