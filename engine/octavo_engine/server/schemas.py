@@ -250,7 +250,9 @@ class ChatBody(Sampling):
         "function_call": Refused("it was replaced by tool_choice", (None, "none")),
         "modalities": Refused("answers are text", (None, ["text"])),
         "audio": Refused("answers are text"),
-        "prediction": Refused("nothing is drafted", (None,)),
+        "prediction": Refused(
+            "drafts are made from the prompt and the answer: what is predicted can stand in the prompt", (None,)
+        ),
         "moderation": Refused("there is no moderation model"),
         "web_search_options": Refused("the server reaches no network"),
         "prompt_cache_options": Refused("prefixes are found and kept without it"),
