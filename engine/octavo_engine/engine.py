@@ -299,10 +299,12 @@ class Engine:
     def _follow(self, piece: Slice, sampled: Sequence[Sampled], now: float) -> Output:
         """Take in a slice's token, and those that follow it for as long as what was guessed has come true."""
         request, deltas = piece.request, list[Delta]()
+        request.num_drafted += len(piece.draft)
         for ahead, (outcome, guess) in enumerate(zip(sampled, (*piece.draft, None), strict=True)):
             deltas.append(self._append(request, piece.start + piece.known + ahead, outcome, now).delta)
             if deltas[-1].finish_reason is not None or outcome.token_id != guess:
                 break
+            request.num_accepted += 1
             self._scheduler.come_true(request)
         return Output(request, merge(deltas))
 

@@ -203,6 +203,8 @@ class Request:
     num_recompute: int = 0  # tokens still to compute a second time after a preemption
     num_lost: int = 0  # the most that were computed when it was preempted
     num_preemptions: int = 0
+    num_drafted: int = 0  # tokens that were guessed of it, and computed
+    num_accepted: int = 0  # of these, those that came true and gave one more
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
     refusal: FormTooComplex | None = None  # what the client is told where it ended with FORM_TOO_COMPLEX

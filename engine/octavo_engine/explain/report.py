@@ -71,13 +71,22 @@ def _head(document: Json, style: Style) -> Iterator[str]:
     yield f"  received {received}, x-request-id {document['x_request_id'] or 'none'}"
     first = document["first_token_seconds"]
     began = "no token yet" if first is None and live else "no token" if first is None else f"the first at {first:.3f} s"
+    guesses = _guesses(tokens.get("drafted", 0), tokens.get("accepted", 0))
     times = {0: "", 1: ", preempted once"}.get(document["preemptions"], f", preempted {document['preemptions']} times")
     yield (
         f"  {counted(tokens['prompt'], 'prompt token')}, {tokens['cached']:,} of them cached;"
-        f" {tokens['output']:,} generated, {began}{times}"
+        f" {tokens['output']:,} generated, {began}{guesses}{times}"
     )
     if document["other_choices"]:
         yield f"  other choices: {', '.join(document['other_choices'])}"
+
+
+def _guesses(drafted: int, accepted: int) -> str:
+    if not drafted:
+        return ""
+    if drafted == 1:
+        return f", its only guess {'came' if accepted else 'did not come'} true"
+    return f", {accepted:,} of {drafted:,} guesses came true"
 
 
 def _bar(document: Json, style: Style) -> str:

@@ -44,7 +44,8 @@ def summary(item: Timeline, wall_offset: float) -> Json:
         "seconds": _round(item.seconds),
         "first_token_seconds": None if first_token is None else _round(first_token),
         "tokens": {"prompt": counts.prompt, "cached": counts.cached, "output": counts.output}
-        | ({"read": counts.read} if counts.read else {}),
+        | ({"read": counts.read} if counts.read else {})
+        | ({"drafted": counts.drafted, "accepted": counts.accepted} if counts.drafted else {}),
         "preemptions": counts.preemptions,
         "largest": {"state": shares[0][0].value, "why": shares[0][1], "share": _share(shares[0][2], item.seconds)}
         if shares

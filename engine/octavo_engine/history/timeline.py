@@ -51,6 +51,8 @@ class Counts:
     cached: int = 0  # prompt tokens found in the prefix cache at the first admission
     read: int = 0  # of the prompt's, those of which log-probabilities or hidden states were wanted
     output: int = 0
+    drafted: int = 0  # that were guessed, and computed
+    accepted: int = 0  # of these, those that came true and gave one more
     preemptions: int = 0  # times
     longest_gap: float = 0.0  # seconds between two of its tokens
     longest_gap_at: float = 0.0  # seconds since it arrived, the gap's end
@@ -64,6 +66,8 @@ class Counts:
             cached=request.num_cached,
             read=len(request.to_read),
             output=request.num_output,
+            drafted=request.num_drafted,
+            accepted=request.num_accepted,
             preemptions=request.num_preemptions,
             longest_gap=request.longest_gap,
             longest_gap_at=max(0.0, request.longest_gap_at - request.arrival),
