@@ -66,6 +66,8 @@ ALIASES = (
     # A prompt's tokens count once, found or computed; what a preemption makes compute again is no prompt of anybody.
     Alias("octavo_prompt_tokens", "vllm:prompt_tokens", "counter", only=("source", ("computed", "cached"))),
     Alias("octavo_generation_tokens", "vllm:generation_tokens", "counter"),
+    Alias("octavo_draft_tokens", "vllm:spec_decode_num_draft_tokens", "counter"),
+    Alias("octavo_draft_tokens_accepted", "vllm:spec_decode_num_accepted_tokens", "counter"),
     Alias("octavo_prefix_cache_tokens", "vllm:prefix_cache_queries", "counter"),
     Alias("octavo_prefix_cache_tokens", "vllm:prefix_cache_hits", "counter", only=("result", ("hit",))),
     Alias("octavo_requests", "vllm:request_success", "counter", renamed=("finish_reason", "finished_reason", _ENDED)),

@@ -25,6 +25,15 @@ class Engine:
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"vllm:{name}", WHOSE | labels)
 
+    def guess(self, right: int, wrong: int) -> None:
+        """A step of a request that had a token before, of whose guesses so many have come true."""
+        request = Request(id="r", tokens=[1] * 32, params=SamplingParams(), arrival=self.now, num_computed=31)
+        request.token_at = self.now
+        piece = Slice(request, 31, 1 + right + wrong, samples=True, draft=(7,) * (right + wrong))
+        self.metrics.step(Batch(slices=(piece,)), 0.1)
+        for _ in range(1 + right):
+            self.metrics.token(request, self.now + 0.1)
+
     def serve(self, reason: FinishReason, tokens: int = 4) -> None:
         """One request of 32 prompt tokens, 16 of them found, from its receipt to its end."""
         request = Request(id="r", tokens=[1] * 32, params=SamplingParams(), arrival=self.now)
@@ -70,6 +79,14 @@ def test_prompts_count_once_and_cached_tokens_are_hits(engine: Engine) -> None:
     assert engine.value("generation_tokens_total") == 4
     assert engine.value("prefix_cache_queries_total") == 32
     assert engine.value("prefix_cache_hits_total") == 16
+
+
+def test_guesses_are_those_of_speculative_decoding(engine: Engine) -> None:
+    """What their boards draw as acceptance is the second over the first."""
+    engine.guess(right=3, wrong=1)
+    engine.guess(right=0, wrong=2)
+    assert engine.value("spec_decode_num_draft_tokens_total") == 6
+    assert engine.value("spec_decode_num_accepted_tokens_total") == 3
 
 
 @pytest.mark.parametrize("reason", FinishReason)
