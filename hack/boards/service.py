@@ -60,8 +60,8 @@ def _four_metrics() -> list[Panel]:
         ),
         graph(
             "Inter-token latency",
-            "Between two tokens of one request. Up: the batch is too large (maxNumSeqs) or prefill chunks are too long"
-            " (maxNumBatchedTokens).",
+            "Between two steps that gave tokens of one request. Up: the batch is too large (maxNumSeqs) or prefill"
+            " chunks are too long (maxNumBatchedTokens).",
             panels.SECONDS,
             *percentiles("octavo_inter_token_latency_seconds"),
             width=12,
@@ -261,12 +261,24 @@ def _engine() -> list[Panel]:
             "One step of the engine by what it computed. The inter-token latency follows the mixed and decode steps.",
             panels.SECONDS,
             *percentiles("octavo_step_seconds", "kind")[::2],
+            width=6,
         ),
         graph(
             "Tokens in a step",
             "At maxNumBatchedTokens while prompts wait for token_budget: raise it; inter-token latency pays for it.",
             panels.TOKENS,
             *percentiles("octavo_step_tokens"),
+            width=6,
+        ),
+        graph(
+            "Guessed tokens",
+            "Tokens that steps guessed and computed beside those that were due, and those that came true: each saved"
+            " its request a step. Few come true: answers repeat little, and guesses get fewer by themselves;"
+            " --num-speculative-tokens 0 makes none. No guesses: penalties, answers of a given form, or CUDA.",
+            panels.TOKENS_PER_SECOND,
+            Query(total(rate("octavo_draft_tokens_total")), "drafted"),
+            Query(total(rate("octavo_draft_tokens_accepted_total")), "accepted"),
+            width=6,
         ),
         graph(
             "Roofline",
@@ -275,6 +287,7 @@ def _engine() -> list[Panel]:
             " something else takes the time. Zero: no such step for half a minute.",
             panels.RATIO,
             Query(highest(series("octavo_roofline_ratio"), "phase", "bound"), "{{phase}} {{bound}}"),
+            width=6,
         ),
         bars(
             "Start-up by phase",
