@@ -7,8 +7,11 @@
 //   load, store            of float and of Bf16, which is rounded to nearest, ties to even, as torch does
 //   broadcast, zero, fma, larger, nearest, scaled, absolute, where_negative, select, sum, largest
 //   Doubles                LANES doubles, where float32 would lose too much: wide, narrow, +, fma, sum
-//   Dot<T>                 products of numbers as they are stored, summed in float32: of Bf16 two at a time
+//   Dot<T>                 products of numbers as they are stored, summed in float32: of Bf16 two at a time. Where a
+//                          processor cannot do that, a pair's PARTS are taken one after another, and rows that meet many
+//                          columns are widened before (Input)
 //   TILE_ROWS              rows of a register tile two vectors wide: with its operands it fills the registers
+//   PRODUCT_ROWS           the same where one part of the operands is there at a time
 //   exponential, silu
 #pragma once
 
@@ -60,6 +63,11 @@ struct Dot<float> {
     static Operand load(const float* from, int64_t left) { return octavo::load(from, first_lanes(left)); }
     static Operand broadcast(const float* one) { return octavo::broadcast(*one); }
     static Vec add(Vec sum, Operand a, Operand b) { return fma(a, b, sum); }
+
+    static constexpr int PARTS = 1;
+    using Input = float;
+    static Operand column(const float* from, int) { return load(from); }
+    static Operand input(const float* one, int) { return broadcast(one); }
 };
 
 // e to the x, to about one unit in the last place; 0 for -inf. x = n ln 2 + r, and a polynomial for e to the r.

@@ -10,6 +10,7 @@ using Vec = __m256;
 
 constexpr int64_t LANES = 8;
 constexpr int64_t TILE_ROWS = 4;  // eight sums, four halves of weights, two of what they meet; ten sums would spill
+constexpr int64_t PRODUCT_ROWS = 6;  // twelve sums, two halves, and a number that they meet
 
 struct Mask {
     int64_t count;
@@ -128,11 +129,21 @@ struct Dot<Bf16> {
     }
     static Vec add(Vec sum, Operand a, Operand b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
 
-private:
-    static Operand apart(__m256i pairs) {
-        const __m256i odd = _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000)));
-        return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)), _mm256_castsi256_ps(odd)};
+    static constexpr int PARTS = 2;
+    using Input = float;
+    static Vec column(const Bf16* from, int part) {
+        const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        return part ? odd(pairs) : even(pairs);
     }
+    static Vec input(const float* pair, int part) { return octavo::broadcast(pair[part]); }
+    static Vec add(Vec sum, Vec column, Vec input) { return fma(column, input, sum); }
+
+private:
+    static Vec even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+    static Vec odd(__m256i pairs) {
+        return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
+    }
+    static Operand apart(__m256i pairs) { return {even(pairs), odd(pairs)}; }
 };
 
 }  // namespace octavo

@@ -10,6 +10,7 @@ using Mask = __mmask16;
 
 constexpr int64_t LANES = 16;
 constexpr int64_t TILE_ROWS = 12;  // 24 sums; two weights and what they meet take up to six of the other eight
+constexpr int64_t PRODUCT_ROWS = TILE_ROWS;
 constexpr Mask ALL = 0xffff;
 
 inline Mask first_lanes(int64_t count) {
@@ -85,6 +86,11 @@ struct Dot<Bf16> {
         return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair_at(pair)));
     }
     static Vec add(Vec sum, Operand a, Operand b) { return _mm512_dpbf16_ps(sum, a, b); }
+
+    static constexpr int PARTS = 1;
+    using Input = Bf16;
+    static Operand column(const Bf16* from, int) { return load(from); }
+    static Operand input(const Bf16* pair, int) { return broadcast(pair); }
 };
 
 #else
@@ -105,11 +111,21 @@ struct Dot<Bf16> {
     }
     static Vec add(Vec sum, Operand a, Operand b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
 
-private:
-    static Operand apart(__m512i pairs) {
-        const __m512i odd = _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000)));
-        return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)), _mm512_castsi512_ps(odd)};
+    static constexpr int PARTS = 2;
+    using Input = float;
+    static Vec column(const Bf16* from, int part) {
+        const __m512i pairs = _mm512_loadu_si512(from);
+        return part ? odd(pairs) : even(pairs);
     }
+    static Vec input(const float* pair, int part) { return octavo::broadcast(pair[part]); }
+    static Vec add(Vec sum, Vec column, Vec input) { return fma(column, input, sum); }
+
+private:
+    static Vec even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+    static Vec odd(__m512i pairs) {
+        return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000))));
+    }
+    static Operand apart(__m512i pairs) { return {even(pairs), odd(pairs)}; }
 };
 
 #endif

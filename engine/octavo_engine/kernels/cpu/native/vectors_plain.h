@@ -7,6 +7,7 @@ namespace octavo {
 
 constexpr int64_t LANES = 4;
 constexpr int64_t TILE_ROWS = 4;  // eight sums, four halves of weights, two of what they meet: sixteen registers
+constexpr int64_t PRODUCT_ROWS = TILE_ROWS;
 
 typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
@@ -109,10 +110,21 @@ struct Dot<Bf16> {
     }
     static Vec add(Vec sum, Operand a, Operand b) { return fma(a.second, b.second, fma(a.first, b.first, sum)); }
 
-private:
-    static Operand apart(Ints pairs) {
-        return {as<Vec>(pairs << 16), as<Vec>(pairs & static_cast<int32_t>(0xffff0000))};
+    static constexpr int PARTS = 2;
+    using Input = float;
+    static Vec column(const Bf16* from, int part) {
+        Ints pairs;
+        std::memcpy(&pairs, from, sizeof pairs);
+        return part ? second(pairs) : first(pairs);
     }
+    static Vec input(const float* pair, int part) { return octavo::broadcast(pair[LOW_FIRST ? part : 1 - part]); }
+    static Vec add(Vec sum, Vec column, Vec input) { return fma(column, input, sum); }
+
+private:
+    static constexpr bool LOW_FIRST = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+    static Vec first(Ints pairs) { return as<Vec>(pairs << 16); }
+    static Vec second(Ints pairs) { return as<Vec>(pairs & static_cast<int32_t>(0xffff0000)); }
+    static Operand apart(Ints pairs) { return {first(pairs), second(pairs)}; }
 };
 
 }  // namespace octavo
