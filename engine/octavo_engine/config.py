@@ -105,8 +105,9 @@ class EngineConfig:
     num_speculative_tokens: int = option(
         15,
         "tokens of a request that a step may guess, from what it and its prompt say, and compute beside the one that it"
-        " computes anyway: as many as are likely enough to save more time than they take; answers are the same with any"
-        " number; 0: none; without effect where the device is CUDA, and for requests with penalties or a given form",
+        " computes anyway: as many as are likely enough to save more time than they take; greedy and seeded answers are"
+        " the same with any number; 0: none; without effect where the device is CUDA, and for requests with penalties"
+        " or a given form",
         minimum=0,
         maximum=255,
     )

@@ -57,10 +57,13 @@ class Prophet(Drafter):
         super().__init__(9, 1_000_000)
         self._answers, self._wrong, self._source = answers, wrong, source
 
-    def draft(self, request: Request, price: float, budget: int) -> tuple[int, ...]:
+    def draft(self, requests: Sequence[Request], price: float, rows: int) -> list[tuple[int, ...]]:
+        return [self._draft(request, rows // len(requests)) for request in requests]
+
+    def _draft(self, request: Request, rows: int) -> tuple[int, ...]:
         answer = self._answers[tuple(request.tokens[: request.num_prompt])]
         known = answer[request.num_output : len(answer) - 1]
-        count = self._source.randint(0, min(9, budget, len(known)))
+        count = self._source.randint(0, min(9, rows, len(known)))
         return tuple(1 if self._source.random() < self._wrong else token for token in known[:count])
 
 

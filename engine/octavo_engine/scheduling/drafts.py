@@ -8,11 +8,15 @@ something give several.
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter
+from collections.abc import Sequence
 
 from octavo_engine.request import Request
 from octavo_engine.scheduling.lookup import Lookup
 
+LEAST_PRICE = 1e-9
 SUREST = 0.995  # no guess is surer: what comes next may be the end of what repeats
 
 
@@ -26,14 +30,23 @@ class Drafter:
         self._most, self._max_model_len = most, max_model_len
         self._lookups: dict[Request, Lookup] = {}
 
-    def draft(self, request: Request, price: float, budget: int) -> tuple[int, ...]:
-        """What to compute after the last known token of a request.
+    def draft(self, requests: Sequence[Request], price: float, rows: int) -> list[tuple[int, ...]]:
+        """What to compute after the last known token of each request, `rows` tokens at most all together.
 
-        `price`: the share of guesses that must come true for one to be worth its row; `budget`: rows that are left.
+        `price`: the share of guesses that must come true for one to be worth its row. If more than have room are worth
+        that, the likeliest are made.
         """
-        lookup = self._known(request)
-        room = min(request.max_total_tokens, self._max_model_len) - request.num_tokens - 1  # a step gives one more
-        return lookup.guess(min(worth(lookup.trust, price), self._most, room, budget)) if lookup.trust > price else ()
+        lookups = [self._known(request) for request in requests]
+        pairs = zip(lookups, requests, strict=True)
+        counts = [min(worth(lookup.trust, price), self._room(request)) for lookup, request in pairs]
+        if sum(counts) > rows:
+            counts = _likeliest([lookup.trust for lookup in lookups], counts, rows)
+        return [lookup.guess(count) for lookup, count in zip(lookups, counts, strict=True)]
+
+    def _room(self, request: Request) -> int:
+        """Guesses after which there is a token left to say: a step gives one more than it is right about."""
+        length = min(request.max_total_tokens, self._max_model_len)
+        return max(0, min(self._most, length - request.num_tokens - 1))
 
     def forget(self, request: Request) -> None:
         """It has ended."""
@@ -52,10 +65,21 @@ class Drafter:
         return lookup
 
 
+def _likeliest(trusts: Sequence[float], counts: Sequence[int], rows: int) -> list[int]:
+    """Of so many guesses of each, the `rows` that are likeliest, counted."""
+    chances = [
+        (min(trust, SUREST) ** ahead, -index)
+        for index, (trust, count) in enumerate(zip(trusts, counts, strict=True))
+        for ahead in range(1, count + 1)
+    ]
+    chosen = Counter(-index for _, index in heapq.nlargest(rows, chances))
+    return [chosen[index] for index in range(len(counts))]
+
+
 def worth(trust: float, price: float) -> int:
-    """How many guesses in a row are worth their price, where each comes true with that probability, as all before it
-    must have."""
+    """How many guesses in a row are likelier than their price, where each comes true with that probability, as all
+    before it must have."""
     trust = min(trust, SUREST)
     if price >= trust:
         return 0
-    return int(math.log(max(price, 1e-9)) / math.log(trust))
+    return math.ceil(math.log(max(price, LEAST_PRICE)) / math.log(trust)) - 1

@@ -19,6 +19,7 @@ MIN_TELLING_TOKENS = 64
 LEARNING_RATE = 0.2
 STALE_STEPS = 1024
 """So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
+MANY = 1 << 20
 CHEAPEST_DRAFT = 0.1
 """A token of a draft costs at least so much of one of a prompt."""
 LARGEST_SURPRISE = 2.0
@@ -37,6 +38,11 @@ class Pace:
     equal_tokens: float
     slowdown: float
     equal_drafted: float = math.inf
+
+    def drafted_tokens(self, prompt_tokens: int) -> int:
+        """Tokens of drafts for a step that computes so many of prompts: what these leave of its slowdown."""
+        left = self.equal_tokens * (self.slowdown - 1) - prompt_tokens
+        return int(min(left / self.equal_tokens * self.equal_drafted, MANY)) if left > 0 else 0
 
     def price(self, decodes: int) -> float:
         """What share of guesses must come true beside so many decodes: the time that one takes of all, over that of the

@@ -11,6 +11,7 @@ class Plan:
 
     def __init__(self, budget: int, now: float, evicted_before: int) -> None:
         self.budget = self._prompt_limit = budget
+        self.prompt_tokens = 0  # of requests that need more than one
         self.now = now
         self.owed_blocks: int | None = None  # what admitted requests are still to get; None: not counted yet
         self._admitted: list[Request] = []
@@ -56,6 +57,7 @@ class Plan:
         self.budget -= count
         if missing > 1:
             self._prompt_limit -= count
+            self.prompt_tokens += count
 
     def admit(self, request: Request) -> None:
         """Note an admission."""
@@ -68,6 +70,7 @@ class Plan:
             self.budget += piece.count
             if victim.num_tokens - piece.start > 1:
                 self._prompt_limit += piece.count
+                self.prompt_tokens -= piece.count
 
     def batch(self, evicted: int, blocked: WaitReason | None) -> Batch:
         """The decisions as a value; single tokens come first, as the kernels expect, then those with drafts."""

@@ -212,15 +212,17 @@ class Scheduler:
     def _draft(self, drafter: Drafter, pace: Pace, plan: Plan) -> None:
         """Guess what decodes say next, with the tokens and blocks that everybody else has left."""
         singles = [piece for piece in plan.singles() if not piece.request.needs_own_tokens]
-        price = pace.price(len(singles))
-        rows = min(plan.budget, max(self._max_seqs, SCORED_ROWS) - len(singles))  # no more logits than without drafts
-        for index, piece in enumerate(singles):
-            draft = drafter.draft(piece.request, price, rows // (len(singles) - index))
-            if not self._cache.grow(piece.request, piece.stop + len(draft)):
-                draft = draft[: len(piece.request.blocks) * self._cache.block_size - piece.stop]
-            if draft:
-                plan.extend(piece, draft)
-                rows -= len(draft)
+        logits = max(self._max_seqs, SCORED_ROWS) - len(singles)  # no more of them than without drafts
+        rows = min(plan.budget, logits, pace.drafted_tokens(plan.prompt_tokens))
+        if not singles or rows <= 0:
+            return
+        drafts = drafter.draft([piece.request for piece in singles], pace.price(len(singles)), rows)
+        for piece, draft in zip(singles, drafts, strict=True):
+            room = len(draft)
+            if not self._cache.grow(piece.request, piece.stop + room):
+                room = len(piece.request.blocks) * self._cache.block_size - piece.stop
+            if draft and room:
+                plan.extend(piece, draft[:room])
 
     def _share(self, missing: int, plan: Plan) -> int:
         """How many of a request's missing tokens this step may compute."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_engine.scheduling.drafts import SUREST, Drafter, worth
+from octavo_engine.request import Request
+from octavo_engine.scheduling.drafts import SUREST, Drafter, _likeliest, worth
 from octavo_engine.scheduling.lookup import LONG, SHORT, Lookup
 from scheduling_helpers import request
 
@@ -85,7 +86,7 @@ class TestWorth:
         count, sure = worth(trust, price), min(trust, SUREST)
         assert count >= 0
         if count:
-            assert sure**count >= price * (1 - 1e-9)
+            assert sure**count > price * (1 - 1e-9)
         if price > 1e-6 and sure > 0:
             assert sure ** (count + 1) <= price * (1 + 1e-9)
 
@@ -93,27 +94,47 @@ class TestWorth:
         assert worth(0.0, 0.0) == worth(0.0, 0.5) == 0
 
 
+def draft(drafter: Drafter, item: Request, price: float, rows: int) -> tuple[int, ...]:
+    (only,) = drafter.draft([item], price, rows)
+    return only
+
+
 class TestDrafter:
     def test_a_draft_leaves_the_answer_its_last_token(self):
         """A step gives one token more than it is right about."""
         item = request([1, 2] * 6, max_tokens=5)
         item.tokens += [1, 2]
-        assert Drafter(50, 1000).draft(item, 0.01, 100) == (1, 2)
-        assert Drafter(50, 15).draft(item, 0.01, 100) == ()
-        assert Drafter(50, 16).draft(item, 0.01, 100) == (1,)
+        assert draft(Drafter(50, 1000), item, 0.01, 100) == (1, 2)
+        assert draft(Drafter(50, 15), item, 0.01, 100) == ()
+        assert draft(Drafter(50, 16), item, 0.01, 100) == (1,)
 
     def test_it_is_as_long_as_it_may_be(self):
         item = request([1, 2] * 6, max_tokens=500)
-        assert len(Drafter(7, 1000).draft(item, 0.0, 100)) == 7
-        assert len(Drafter(7, 1000).draft(item, 0.0, 3)) == 3
+        assert len(draft(Drafter(7, 1000), item, 0.0, 100)) == 7
+        assert len(draft(Drafter(7, 1000), item, 0.0, 3)) == 3
 
     @pytest.mark.parametrize("price", [0.5, 0.9, 3.0])
     def test_nothing_is_drafted_that_is_not_worth_its_price(self, price: float):
-        assert Drafter(7, 1000).draft(request([1, 2] * 6, max_tokens=500), price, 100) == ()
+        assert draft(Drafter(7, 1000), request([1, 2] * 6, max_tokens=500), price, 100) == ()
+
+    def test_of_too_many_the_likeliest_are_made(self):
+        drafter, new, sure = Drafter(9, 1000), request([1, 2] * 6, max_tokens=90), request([3, 4] * 6, max_tokens=90)
+        drafter.draft([new, sure], 0.01, 100)
+        sure.tokens += [3, 4] * 20
+        found = drafter.draft([new, sure], 0.01, 9)
+        assert [len(guessed) for guessed in found] == [0, 9]
+        assert [len(guessed) for guessed in drafter.draft([new, sure], 0.01, 11)] == [2, 9]
+
+    @given(st.lists(st.floats(0.1, 1), min_size=1, max_size=6), st.integers(1, 20))
+    def test_all_that_have_room_are_made(self, trusts: list[float], rows: int):
+        counts = [worth(trust, 0.05) for trust in trusts]
+        chosen = _likeliest(trusts, counts, rows)
+        assert sum(chosen) == min(rows, sum(counts))
+        assert all(few <= many for few, many in zip(chosen, counts, strict=True))
 
     def test_who_has_ended_is_forgotten(self):
         drafter, item = Drafter(7, 1000), request([1, 2] * 6)
-        drafter.draft(item, 0.0, 100)
+        draft(drafter, item, 0.0, 100)
         drafter.forget(item)
         drafter.forget(item)
         assert not drafter._lookups

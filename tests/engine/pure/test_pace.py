@@ -21,6 +21,15 @@ class TestPace:
     def test_many_prompts_get_more_than_one(self, prompts: int, tokens: int):
         assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(prompts) == tokens
 
+    def test_a_guess_must_come_true_as_often_as_it_costs_what_it_saves(self):
+        assert Pace(equal_tokens=10, slowdown=2, equal_drafted=20).price(decodes=5) == pytest.approx(0.25)
+        assert Pace(equal_tokens=10, slowdown=2).price(decodes=5) == 0
+
+    def test_guesses_have_what_prompts_leave_of_the_slowdown(self):
+        pace = Pace(equal_tokens=100, slowdown=1.5, equal_drafted=200)
+        assert [pace.drafted_tokens(tokens) for tokens in (0, 25, 50, 70)] == [100, 50, 0, 0]
+        assert Pace(equal_tokens=0, slowdown=1).drafted_tokens(0) == 0
+
     def test_a_prompt_always_gets_on(self):
         assert Pace(equal_tokens=0.5, slowdown=1).prompt_tokens(1) == MIN_PROMPT_TOKENS > 0
 
@@ -32,11 +41,13 @@ class Machine:
         self.decode_seconds, self.token_seconds, self.noise = decode_seconds, token_seconds, noise
         self._draw = random.Random(3)
 
-    def step(self, pacer: Pacer, decodes: int, tokens: int) -> float:
-        """Let the pacer see one step; returns how long it took."""
+    def step(self, pacer: Pacer, decodes: int, tokens: int, drafted: int = 0, drafted_seconds: float = 0.0) -> float:
+        """Let the pacer see one step; returns how long it took. `drafted`: guesses of each decode."""
         seconds = self.decode_seconds * bool(decodes) + self.token_seconds * tokens
+        seconds += drafted_seconds * drafted * decodes
         seconds *= 1 + self._draw.uniform(-self.noise, self.noise)
-        singles = [Slice(request(9), 9, 1, samples=True) for _ in range(decodes)]
+        draft = (7,) * drafted
+        singles = [Slice(request(9), 9, 1 + drafted, samples=True, draft=draft) for _ in range(decodes)]
         chunk = [Slice(request(max(2, tokens)), 0, tokens, samples=False)] if tokens else []
         pacer.observe(Batch(slices=(*singles, *chunk)), seconds)
         return seconds
@@ -45,6 +56,31 @@ class Machine:
 def equal_tokens(pacer: Pacer) -> float:
     assert pacer.pace is not None
     return pacer.pace.equal_tokens
+
+
+class TestPacerOfDrafts:
+    def seen(self, drafted_seconds: float, steps: int = 400) -> Pace:
+        """What is known after steps with drafts of all lengths, a tenth of them with none."""
+        pacer, machine = Pacer(1.5), Machine(0.01, 0.0004, noise=0.1)
+        machine.step(pacer, 0, 200)
+        machine.step(pacer, 4, 0)
+        for number in range(steps):
+            machine.step(pacer, 4, 0, drafted=number % 10, drafted_seconds=drafted_seconds)
+        assert pacer.pace is not None
+        return pacer.pace
+
+    def test_a_guess_is_thought_to_cost_what_a_prompt_token_does(self):
+        pace = self.seen(0.0, steps=0)
+        assert pace.equal_drafted == pace.equal_tokens
+
+    def test_what_it_costs_is_learned(self):
+        pace = self.seen(0.0001)
+        assert pace.equal_drafted == pytest.approx(100, rel=0.25)
+        assert pace.equal_tokens == pytest.approx(25, rel=0.2), "decodes and prompts cost what they did"
+
+    def test_it_never_costs_nothing_nor_more_than_a_prompt_token(self):
+        assert self.seen(0.0).equal_drafted <= 10 * 25 * 1.2
+        assert self.seen(0.002).equal_drafted >= 25 * 0.7
 
 
 class TestPacer:
