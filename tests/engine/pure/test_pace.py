@@ -8,7 +8,7 @@ from statistics import median, quantiles
 import pytest
 
 from octavo_engine.batch import Batch, Slice
-from octavo_engine.scheduling.pace import MIN_PROMPT_TOKENS, STALE_STEPS, Pace, Pacer
+from octavo_engine.scheduling.pace import MARGIN, MIN_PROMPT_TOKENS, STALE_STEPS, Pace, Pacer
 from scheduling_helpers import request, run, scheduler, shape, step
 
 
@@ -22,7 +22,7 @@ class TestPace:
         assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(prompts) == tokens
 
     def test_a_guess_must_come_true_as_often_as_it_costs_what_it_saves(self):
-        assert Pace(equal_tokens=10, slowdown=2, equal_drafted=20).price(decodes=5) == pytest.approx(0.25)
+        assert Pace(equal_tokens=10, slowdown=2, equal_drafted=20).price(decodes=5) == pytest.approx(MARGIN * 0.25)
         assert Pace(equal_tokens=10, slowdown=2).price(decodes=5) == 0
 
     def test_guesses_have_what_prompts_leave_of_the_slowdown(self):
