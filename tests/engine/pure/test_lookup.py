@@ -132,6 +132,13 @@ class TestDrafter:
         assert sum(chosen) == min(rows, sum(counts))
         assert all(few <= many for few, many in zip(chosen, counts, strict=True))
 
+    def test_what_is_said_while_guesses_are_too_dear_is_learned_later(self):
+        drafter, item = Drafter(7, 1000), request([1, 2] * 6, max_tokens=500)
+        draft(drafter, item, 0.1, 100)
+        item.tokens += [5, 6, 7] * 9
+        assert draft(drafter, item, 1.0, 100) == ()
+        assert draft(drafter, item, 0.1, 100)[:4] == (5, 6, 7, 5)
+
     def test_who_has_ended_is_forgotten(self):
         drafter, item = Drafter(7, 1000), request([1, 2] * 6)
         draft(drafter, item, 0.0, 100)
