@@ -25,14 +25,15 @@ END = 10
 
 
 class Guesses(Drafter):
-    """Guesses what it is told, one draft a step."""
+    """Guesses what it is told of the one request, a draft a step."""
 
     def __init__(self, drafts: Sequence[tuple[int, ...]]) -> None:
         super().__init__(9, 1000)
         self._drafts = iter(drafts)
 
-    def draft(self, request: Request, price: float, budget: int) -> tuple[int, ...]:
-        return next(self._drafts, ())
+    def draft(self, requests: Sequence[Request], price: float, rows: int) -> list[tuple[int, ...]]:
+        (_,) = requests
+        return [next(self._drafts, ())]
 
 
 class FreeOfCharge(Pacer):
