@@ -188,7 +188,8 @@ class Engine:
         if not self._overlaps:
             outputs += self._land()
         try:
-            batch = self._scheduler.schedule(started, self._pacer.pace if self._pacer else None)
+            pace = self._pacer.pace if self._pacer else None
+            batch = self._scheduler.schedule(started, pace, drafts=not self._overlaps)
         except Exception:
             return outputs + self._begin_anew()
         self.publish()

@@ -168,6 +168,25 @@ def test_an_answer_ends_where_it_would_have(decoders: list[Decoder]) -> None:
         assert harness.scheduler.stats().used_blocks == 0
 
 
+def test_nothing_is_guessed_while_steps_overlap(decoders: list[Decoder]) -> None:
+    """Nor is anything while they do for some requests only: one with penalties comes and goes among the others."""
+    prompts = [[3, 4, 5, 6] * 3, [9, 8, 7] * 4, [5, 6, 7]]
+    params = [LONG, replace(LONG, max_tokens=30), replace(PENALISED, max_tokens=15)]
+    plain = Harness(decoders[0], caching=False)
+    wanted = [plain.finish([plain.submit(*item)])[0] for item in zip(prompts, params, strict=True)]
+    answers = {tuple(prompt): answer.tokens for prompt, answer in zip(prompts, wanted, strict=True)}
+    for late in range(8):
+        pacer, prophet = FreeOfCharge(), Prophet(answers, 0.2, random.Random(late))
+        harness = Harness(decoders[0], caching=False, overlap=True, drafter=prophet, pacer=pacer)
+        requests = [harness.submit(*item) for item in zip(prompts[:2], params[:2], strict=True)]
+        for _ in range(late):
+            harness.engine.step()
+        assert pacer.drafted == 0
+        requests.append(harness.submit(prompts[2], params[2]))
+        assert_same_bits(harness.finish(requests), wanted)
+        assert pacer.drafted > 0, "steps that do not overlap may guess"
+
+
 def test_rows_after_guesses_are_drawn_as_if_these_were_known() -> None:
     """The number that draws a token is that of its place, and an answer may end no earlier for a guess."""
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(3)).repeat(4, 1)

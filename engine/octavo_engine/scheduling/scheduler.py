@@ -119,11 +119,12 @@ class Scheduler:
 
     # -- the step ------------------------------------------------------------------------------------------------------
 
-    def schedule(self, now: float, pace: Pace | None = None) -> Batch:
+    def schedule(self, now: float, pace: Pace | None = None, *, drafts: bool = True) -> Batch:
         """Decide the next step at time `now`. Blocks are taken here; nothing is computed yet.
 
         `pace`: how much of prompts a step may compute beside decodes, and what a guess must be worth; None: all that
-        the token budget allows, and no guesses.
+        the token budget allows, and no guesses. `drafts`: False while a batch is being computed: what a guess would
+        follow is not known.
         """
         plan = Plan(self._budget, now, self._cache.evicted_blocks)
         prefills = sorted(self._prefilling, key=_rank)
@@ -142,7 +143,7 @@ class Scheduler:
                 self._admit(plan, before=request)
             self._continue(request, plan)
         self._admit(plan)
-        if self._drafter is not None and pace is not None and not plan.has_preempted:
+        if drafts and self._drafter is not None and pace is not None and not plan.has_preempted:
             self._draft(self._drafter, pace, plan)
         self._num_new, self._seen, self._decided = 0, self._arrivals, now
         if not self._waiting:
