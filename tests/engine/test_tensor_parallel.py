@@ -392,7 +392,7 @@ def plan(sequences: int, tokens: int, width: int) -> StepPlan:
     return StepPlan(
         starts=draw.integers(0, 1000, sequences),
         counts=counts,
-        samples=draw.integers(0, 2, sequences).astype(np.bool_),
+        samples=draw.integers(0, counts + 1),
         tokens=draw.integers(0, 150_000, tokens),
         tables=draw.integers(0, 2**31 - 1, (sequences, 2 * width)).astype(np.int32)[:, :width],
     )
@@ -422,6 +422,12 @@ def test_a_step_whose_tokens_are_not_those_of_its_sequences_is_none() -> None:
         wrong = replace(plan(3, 3, 2), counts=np.array(counts), tokens=np.arange(3 + (counts == [1, 1, 1])))
         with pytest.raises(wire.NotAStep):
             wire.decode(wire.encode(wrong))
+
+
+@pytest.mark.parametrize("samples", [[2, 0, 0], [0, 0, -1]])
+def test_a_sequence_gives_tokens_for_those_that_it_computes_only(samples: list[int]) -> None:
+    with pytest.raises(wire.NotAStep):
+        wire.decode(wire.encode(replace(plan(3, 3, 2), samples=np.array(samples))))
 
 
 def test_who_has_come_to_fewer_meetings_is_late() -> None:
