@@ -19,5 +19,6 @@ def stepped(model: Path, threads: int, cache_bytes: int = 64 << 20) -> Assembly:
         threads=threads,
         max_model_len=512,
         kv_cache_memory_bytes=cache_bytes,
+        num_speculative_tokens=0,  # a step is to give one token of each
     )
     return assemble(config, load_tokenizer(str(model)), Unrecorded())

@@ -43,7 +43,12 @@ PARTS = {
 def engine_with(model: Path, streams: int, context: int, steps: int, threads: int) -> Engine:
     """An engine in which `streams` requests of `context` tokens have `steps` tokens and more to go."""
     config = EngineConfig(
-        model=str(model), dtype="bfloat16", device="cpu", threads=threads, kv_cache_memory_bytes=2 << 30
+        model=str(model),
+        dtype="bfloat16",
+        device="cpu",
+        threads=threads,
+        kv_cache_memory_bytes=2 << 30,
+        num_speculative_tokens=0,  # a step is to give one token of each
     )
     engine = assemble(config, load_tokenizer(str(model)), Unrecorded()).engine
     for number in range(streams):

@@ -216,9 +216,9 @@ def at_scheduling(patch: pytest.MonkeyPatch, stage: Stage) -> None:
     real, scheduler = engine._scheduler.schedule, engine._scheduler
     once = iter([True])
 
-    def schedule(*given: Any) -> Any:
+    def schedule(*given: Any, **named: Any) -> Any:
         has_come = any(is_victim(request) for request in list(engine._requests.values()))
-        return injected() if has_come and next(once, False) else real(*given)
+        return injected() if has_come and next(once, False) else real(*given, **named)
 
     patch.setattr(scheduler, "schedule", schedule)
 
