@@ -204,7 +204,7 @@ def test_prompts_that_find_no_blocks_are_limited_by_the_cache(tight: ServingProc
 
 def test_prompts_computed_again_and_again_are_told_beside_the_switch_that_is_off(tight: ServingProcess) -> None:
     with clients(tight, 1, prompt=400, answer=1):
-        found = found_in_time(tight, "prefix")
+        found = found_in_time(tight, "prefix", "--seconds=6")  # a slow processor takes seconds for two prompts
     assert "prompt tokens were found" in found["evidence"]
     assert found["advice"] == "start it with --enable-prefix-caching"
 
