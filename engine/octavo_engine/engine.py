@@ -249,13 +249,13 @@ class Engine:
         outputs = self._take_in(flight.batch, readings)
         outcomes = iter(sampled)
         for piece in flight.batch.sampling:
-            outcome, followed = next(outcomes), list(islice(outcomes, len(piece.draft))) if piece.draft else []
+            own = list(islice(outcomes, piece.num_outcomes)) if piece.draft else [next(outcomes)]
             if piece.request.status is Status.FINISHED:
                 continue
             if piece.draft:
-                outputs.append(self._follow(piece, [outcome, *followed], now))
+                outputs.append(self._follow(piece, own, now))
             else:
-                outputs.append(self._append(piece.request, piece.stop, outcome, now))
+                outputs.append(self._append(piece.request, piece.stop, own[0], now))
         return outputs
 
     def _take_in(self, batch: Batch, readings: Sequence[PromptReading]) -> list[Output]:

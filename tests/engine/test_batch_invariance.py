@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_harness import GREEDY, Answered, Harness, NoMetrics
+from engine_harness import GREEDY, Harness, NoMetrics, assert_same_bits
 from octavo_engine.assembly import assemble
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import InvalidConfiguration
@@ -37,12 +37,6 @@ def load(path: Path, dtype: torch.dtype) -> Decoder:
 def decoders(tmp_path_factory: pytest.TempPathFactory) -> list[Decoder]:
     paths = {name: save_model(make_model(name), tmp_path_factory.mktemp(name)) for name, _ in KINDS}
     return [load(paths[name], dtype) for name, dtype in KINDS]
-
-
-def assert_same_bits(found: list[Answered], wanted: list[Answered]) -> None:
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert ours.tokens == theirs.tokens
-        assert torch.equal(torch.stack(ours.logits), torch.stack(theirs.logits))
 
 
 def texts(source: random.Random, count: int, vocab: int, longest: int) -> list[list[int]]:

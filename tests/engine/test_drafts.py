@@ -12,9 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_harness import GREEDY, Answered, Harness, NoMetrics
+from engine_harness import GREEDY, Harness, NoMetrics, assert_same_bits
 from octavo_engine.assembly import assemble
-from octavo_engine.batch import Batch
 from octavo_engine.config import EngineConfig
 from octavo_engine.kernels.choice import choose_attention
 from octavo_engine.kernels.cpu import library
@@ -23,8 +22,8 @@ from octavo_engine.model.loading import load_model
 from octavo_engine.request import FinishReason, Request, SamplingParams
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.drafts import Drafter
-from octavo_engine.scheduling.pace import Pace, Pacer
 from octavo_engine.tokenizer import load_tokenizer
+from scheduling_helpers import FreeOfCharge
 from tiny_models import make_model, save_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
@@ -32,22 +31,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, rea
 SEEDED = SamplingParams(temperature=1.3, top_p=0.95, seed=7, logprobs=4, max_tokens=40, ignore_eos=True)
 LONG = replace(GREEDY, max_tokens=40)
 PENALISED = replace(SEEDED, repetition_penalty=1.2)
-
-
-class FreeOfCharge(Pacer):
-    """Every guess is worth its row, and is made from the first step on."""
-
-    def __init__(self) -> None:
-        super().__init__(1.0)
-        self.steps = self.drafted = 0
-
-    @property
-    def pace(self) -> Pace:
-        return Pace(equal_tokens=1e9, slowdown=2.0)
-
-    def observe(self, batch: Batch, seconds: float) -> None:
-        self.steps += 1
-        self.drafted += batch.num_drafted
 
 
 class Prophet(Drafter):
@@ -82,12 +65,6 @@ KINDS = [
 @pytest.fixture(scope="module")
 def decoders(tmp_path_factory: pytest.TempPathFactory) -> list[Decoder]:
     return [load(save_model(make_model(name), tmp_path_factory.mktemp(name)), dtype) for name, dtype in KINDS]
-
-
-def assert_same_bits(found: Sequence[Answered], wanted: Sequence[Answered]) -> None:
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert ours.tokens == theirs.tokens
-        assert torch.equal(torch.stack(ours.logits), torch.stack(theirs.logits))
 
 
 @dataclass(frozen=True)

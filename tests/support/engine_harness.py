@@ -62,6 +62,13 @@ class Answered:
     logits: list[torch.Tensor]
 
 
+def assert_same_bits(found: Sequence[Answered], wanted: Sequence[Answered]) -> None:
+    """The same tokens, from the same logits."""
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert torch.equal(torch.stack(ours.logits), torch.stack(theirs.logits))
+
+
 class Harness:
     """An engine over `decoder`. `fill` poisons the cache, so that a slot read before it is written shows."""
 

@@ -11,6 +11,7 @@ from octavo_engine.request import FinishReason, Request, SamplingParams, Status
 from octavo_engine.scheduling.cache_aware import CacheAwareQueue
 from octavo_engine.scheduling.drafts import Drafter
 from octavo_engine.scheduling.kv_cache import KVCache
+from octavo_engine.scheduling.pace import Pace, Pacer
 from octavo_engine.scheduling.policy import Policy
 from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.scheduling.waiting import RankedQueue, WaitingQueue
@@ -63,6 +64,22 @@ def scheduler(
     )
     made.cache = cache  # type: ignore[attr-defined]
     return made
+
+
+class FreeOfCharge(Pacer):
+    """Every guess is worth its row, and is made from the first step on."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.steps = self.drafted = 0
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(equal_tokens=1e9, slowdown=2.0)
+
+    def observe(self, batch: Batch, seconds: float) -> None:
+        self.steps += 1
+        self.drafted += batch.num_drafted
 
 
 def run(made: Scheduler, batch: Batch, *, token: int = 7, true: int = 0) -> None:

@@ -17,9 +17,8 @@ from octavo_engine.history.recent import History
 from octavo_engine.metrics import Metrics
 from octavo_engine.request import FinishReason, Request, Sampled, SamplingParams
 from octavo_engine.scheduling.drafts import Drafter
-from octavo_engine.scheduling.pace import Pace, Pacer
 from octavo_engine.server.reporting import Reporting
-from scheduling_helpers import scheduler
+from scheduling_helpers import FreeOfCharge, scheduler
 
 END = 10
 
@@ -34,14 +33,6 @@ class Guesses(Drafter):
     def draft(self, requests: Sequence[Request], price: float, rows: int) -> list[tuple[int, ...]]:
         (_,) = requests
         return [next(self._drafts, ())]
-
-
-class FreeOfCharge(Pacer):
-    """Every guess is worth its row."""
-
-    @property
-    def pace(self) -> Pace:
-        return Pace(equal_tokens=1e9, slowdown=2.0)
 
 
 class Counting:
@@ -60,7 +51,7 @@ class Counting:
             detokenizer=lambda request: NoText(),
             eos_ids=frozenset({END}),
             max_model_len=1000,
-            pacer=FreeOfCharge(1.0),
+            pacer=FreeOfCharge(),
             clock=lambda: self.now,
         )
 
