@@ -64,12 +64,12 @@ class Transformers:
         return result
 
 
-def static_batch(checkpoint: Path) -> Run:
+def static_batch(checkpoint: Path, dtype: str = "bfloat16") -> Run:
     """`generate`: the prompts have one length, so nothing is padded, which is the best case for it."""
     import torch  # noqa: PLC0415 (only in the worker)
     from transformers.generation import StoppingCriteria  # noqa: PLC0415
 
-    model = _model(checkpoint)
+    model = _model(checkpoint, dtype)
 
     class StepTimes(StoppingCriteria):  # type: ignore[misc]
         """Notes the time after each token and stops nothing."""
@@ -129,11 +129,10 @@ def continuous_batch(checkpoint: Path) -> Run:
     return run
 
 
-def _model(checkpoint: Path) -> Any:
-    import torch  # noqa: PLC0415 (only in the worker)
+def _model(checkpoint: Path, dtype: str = "bfloat16") -> Any:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype).eval()
     model.generation_config.pad_token_id = 0
     return model
 

@@ -315,3 +315,21 @@ def test_no_server_without_drafts_runs_while_another_is_weighed(
         "octavo ends",
     ]
     assert list(run.figures(none)) == [loads.CHATS.name]
+
+
+@pytest.mark.parametrize(("minutes", "rounds"), [(1, 1), (11, 2), (60, 3)])
+def test_no_round_after_the_first_is_begun_that_would_end_too_late(
+    minutes: int, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    clock = itertools.count(0, 120)  # each look at it is two minutes later
+    monkeypatch.setattr("cpu_figures.run.Server", partial(FakeServer, []))
+    monkeypatch.setattr("cpu_figures.run._ask_once", lambda _: None)
+    monkeypatch.setattr("cpu_figures.run.time.monotonic", lambda: float(next(clock)))
+    fake = cast("client.LoadClient", FakeClient(told))
+    contender = Contender(Recipe(OCTAVO, [], "", 1), "x")
+    plan = Plan((contender,), (loads.CHATS,), rounds=3, threads=1, client=fake, seconds=60 * minutes)
+    run = Run(plan, Kept(tmp_path), say=lambda _: None)
+    run.measure()
+    assert len(told) == run.rounds == rounds
+    assert run.figures(contender) == {loads.CHATS.name: FIGURES}

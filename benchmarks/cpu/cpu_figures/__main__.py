@@ -47,22 +47,26 @@ def main() -> int:
 def _measured(options: argparse.Namespace) -> Outcome:
     model, vllm, kept = smollm2(), peers.prepare(peers.VLLM, say) / "vllm", Kept(options.folder / "cells")
     machine = report.machine(options.threads) | {"peer": " ".join(peers.VLLM.packages)}
+    dtype_key = {"what": "dtype", "cpu": machine["cpu"], "threads": options.threads, "torch": machine["torch"]}
+    dtype = kept.get_or(dtype_key, lambda: {"name": limits.torch_dtype(options.threads)})["name"]
+    machine["peer_dtype"] = dtype
     if machine["load_average_before"] > machine["cores"] / 2:
         say(f"the machine is busy (load average {machine['load_average_before']}): figures will be low and uneven")
     limit_key = {"what": "limits", "cpu": machine["cpu"], "threads": options.threads}
     before = limits.Limits(**kept.get_or(limit_key, lambda: limits.measure(options.threads)))
-    plan = _plan(options, model, vllm)
+    plan = _plan(options, model, vllm, dtype)
     run = Run(plan, kept, say)
     run.measure()
     peer, *ours = plan.contenders
     after = limits.Limits(**kept.get_or(limit_key | {"when": "after"}, lambda: limits.measure(options.threads)))
     return Outcome(
         machine=machine,
+        rounds=run.rounds,
         limits=limits.best(before, after),
         cost=cost_of(read_spec(str(model)), width=2),
         figures={contender.name: run.figures(contender) for contender in (*ours, peer)},
         starts={contender.name: run.start(contender) for contender in (*ours, peer) if not contender.only_decodes},
-        generate={} if options.quick else direct.measure(model, options.threads, kept, say),
+        generate={} if options.quick else direct.measure(model, options.threads, dtype, kept, say),
     )
 
 
@@ -71,7 +75,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one short round, the peer not compiled: does everything run?"
     )
-    parser.add_argument("--rounds", type=int, default=2, help="how often each load is run (default: 2)")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="how often each load is run, if there is time (default: 2)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=20, help="begin no round after the first that would end later (default: 20)"
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all processors")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--folder", type=Path, default=Path("build/bench-cpu"), help="where cells are kept")
@@ -81,14 +90,15 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _plan(options: argparse.Namespace, model: Path, vllm: Path) -> Plan:
+def _plan(options: argparse.Namespace, model: Path, vllm: Path, dtype: str) -> Plan:
     ours = identity_of(Path(octavo_engine.__file__).parent)
     no_drafts = servers.octavo(model, options.threads, "--num-speculative-tokens", 0, name=servers.NO_DRAFTS)
     cache = peers.cache_folder() / "benchmarks" / "vllm-cache"
-    identity = peers.VLLM.key + ", not compiled" * options.quick
+    identity = f"{peers.VLLM.key}, {dtype}" + ", not compiled" * options.quick
+    peer = servers.vllm(vllm, model, options.threads, cache, dtype=dtype, compiled=not options.quick)
     return Plan(
         contenders=(
-            Contender(servers.vllm(vllm, model, options.threads, cache, compiled=not options.quick), identity),
+            Contender(peer, identity),
             Contender(servers.octavo(model, options.threads), ours),
             Contender(no_drafts, ours, only_decodes=True),
         ),
@@ -96,6 +106,7 @@ def _plan(options: argparse.Namespace, model: Path, vllm: Path) -> Plan:
         rounds=1 if options.quick else options.rounds,
         threads=options.threads,
         client=LoadClient(vllm.with_name("python"), model),
+        seconds=60 * options.minutes,
     )
 
 

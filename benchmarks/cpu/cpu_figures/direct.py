@@ -18,20 +18,24 @@ STREAMS = (1, 8, 32)
 TOKENS = 128
 
 
-def measure(model: Path, threads: int, kept: Kept, say: Callable[[str], None]) -> dict[int, measurement.Figures]:
+def measure(
+    model: Path, threads: int, dtype: str, kept: Kept, say: Callable[[str], None]
+) -> dict[int, measurement.Figures]:
     """Figures by streams, kept as the others are."""
-    keys = {streams: _key(streams, threads) for streams in STREAMS}
+    keys = {streams: _key(streams, threads, dtype) for streams in STREAMS}
     if any(kept.find(key) is None for key in keys.values()):
         say("transformers generate")
-        with Transformers("transformers generate", static_batch, model, threads) as contender:
+        prepare = partial(static_batch, dtype=dtype)
+        with Transformers("transformers generate", prepare, model, threads) as contender:
             contender.run(measurement.Load(2, TOKENS, 8), seed=0)
             for streams, key in keys.items():
                 kept.get_or(key, partial(_once, contender, streams))
     return {streams: measurement.Figures(**(kept.find(key) or {})) for streams, key in keys.items()}
 
 
-def _key(streams: int, threads: int) -> dict[str, Any]:
-    return {"what": "direct", "version": version("transformers"), "streams": streams, "threads": threads}
+def _key(streams: int, threads: int, dtype: str) -> dict[str, Any]:
+    what = {"what": "direct", "version": version("transformers"), "dtype": dtype}
+    return what | {"streams": streams, "threads": threads}
 
 
 def _once(contender: Transformers, streams: int) -> dict[str, Any]:

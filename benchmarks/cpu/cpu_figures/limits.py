@@ -6,13 +6,18 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 READ_BYTES = 512 << 20
 READ_SECONDS = 5.0
 TRIALS = 7
 # (rows, inputs, outputs): one large square, and the widest product of the measured model.
 SHAPES = ((2048, 2048, 2048), (1024, 576, 3072), (1024, 1536, 576))
+PEER_DTYPES = ("bfloat16", "float32")
+DTYPE_SHAPES = (*((8, 576, 3072),) * 32, (256, 576, 3072))  # a prompt of 256 tokens, and 32 steps of 8 streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,27 @@ class Limits:
     read_bytes: float
     matmul_flops: float  # the faster of torch's (oneDNN) and our own products, over several shapes
     register_flops: float  # products of operands that never leave the registers: out of reach, and a scale
+
+
+def torch_dtype(threads: int) -> str:
+    """In which of `bfloat16` and `float32` torch multiplies the model's widest shapes faster: peers are asked in that.
+
+    Where a processor has no products of bfloat16, torch makes them number by number, and a peer in it would only look
+    slow.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        name: str = pool.apply(_torch_dtype, (threads,))
+    return name
+
+
+def _torch_dtype(threads: int) -> str:
+    import torch  # noqa: PLC0415 (only in the child)
+
+    torch.set_num_threads(threads)
+    seconds = {
+        name: sum(_torch_seconds(getattr(torch, name), *shape) for shape in DTYPE_SHAPES) for name in PEER_DTYPES
+    }
+    return min(seconds, key=seconds.__getitem__)
 
 
 def best(*seen: Limits) -> Limits:
@@ -61,8 +87,14 @@ def _highest(rate: Callable[[], float]) -> float:
 def _onednn(rows: int, inputs: int, outputs: int) -> float:
     import torch  # noqa: PLC0415
 
-    x, weight = torch.randn(rows, inputs).bfloat16(), torch.randn(outputs, inputs).bfloat16()
-    return 2 * rows * inputs * outputs / _best(lambda: torch.nn.functional.linear(x, weight))
+    return 2 * rows * inputs * outputs / _torch_seconds(torch.bfloat16, rows, inputs, outputs)
+
+
+def _torch_seconds(dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> float:
+    import torch  # noqa: PLC0415
+
+    x, weight = torch.randn(rows, inputs, dtype=dtype), torch.randn(outputs, inputs, dtype=dtype)
+    return _best(lambda: torch.nn.functional.linear(x, weight))
 
 
 def _ours(rows: int, inputs: int, outputs: int) -> float:

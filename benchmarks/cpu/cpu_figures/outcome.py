@@ -22,6 +22,7 @@ class Outcome:
     """Figures are medians over rounds, by server and load."""
 
     machine: Mapping[str, Any]
+    rounds: int
     limits: Limits
     cost: ModelCost
     figures: Mapping[str, Mapping[str, Figures]]
@@ -54,6 +55,7 @@ class Outcome:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {
+            "rounds": self.rounds,
             "machine": dict(self.machine) | {"limits": asdict(self.limits)},
             "goals": [asdict(goal) | {"verdict": goal.verdict} for goal in self.goals()],
             "starts": {name: asdict(start) for name, start in self.starts.items()},
@@ -69,7 +71,8 @@ class Outcome:
         return (
             f"{machine['cpu']}, {machine['threads']} threads; memory is read at {limits.read_bytes / 1e9:.1f} GB/s,"
             f" bfloat16 matrices are multiplied at {limits.matmul_flops / 1e9:.0f} GFLOP/s"
-            f" ({limits.register_flops / 1e9:.0f} within registers). {machine['peer']} beside Octavo with torch"
-            f" {machine['torch']}; load average before: {machine['load_average_before']}. Resident after the loads,"
-            f" with a KV pool of {POOL_BYTES / 1e9:.2f} GB: {', '.join(sizes)}."
+            f" ({limits.register_flops / 1e9:.0f} within registers). {machine['peer']} and transformers in"
+            f" {machine['peer_dtype']}, in which torch is the faster here, beside Octavo in bfloat16 with torch"
+            f" {machine['torch']}; load average before: {machine['load_average_before']}; rounds: {self.rounds}."
+            f" Resident after the loads, with a KV pool of {POOL_BYTES / 1e9:.2f} GB: {', '.join(sizes)}."
         )

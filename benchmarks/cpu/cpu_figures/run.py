@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -43,13 +45,17 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured: every load on every contender that is asked it, `rounds` times."""
+    """What is measured: every load on every contender that is asked it, `rounds` times, or as often as there is time.
+
+    seconds: for all together. A round after the first is begun if it should end within them.
+    """
 
     contenders: Sequence[Contender]
     loads: Sequence[Load]
     rounds: int
     threads: int
     client: LoadClient
+    seconds: float = math.inf
 
     def start_key(self, contender: Contender) -> dict[str, Any]:
         """Of a contender's start."""
@@ -69,6 +75,7 @@ class Run:
 
     def measure(self) -> None:
         """Everything that is missing; raises RuntimeError or ClientFailed, and keeps what was measured before."""
+        began = time.monotonic()
         missing = [contender for contender in self._plan.contenders if self._misses(contender)]
         weighed = [contender for contender in missing if not contender.only_decodes]
         if not missing:
@@ -77,7 +84,7 @@ class Run:
             servers = {contender.name: self._start(stack, contender) for contender in weighed}
             with ExitStack() as beside:  # a page of two servers counts half for each: these end before one is weighed
                 servers |= {each.name: self._start(beside, each) for each in missing if each.only_decodes}
-                self._ask_all(client, servers)
+                self._ask_all(client, servers, began + self._plan.seconds)
             for contender in weighed:
                 self._weigh(servers[contender.name], contender)
 
@@ -89,6 +96,16 @@ class Run:
             runs = [value for value in map(self._kept.find, keys) if value is not None]
             found[load.name] = middle(Figures(**value) for value in runs)
         return found
+
+    @property
+    def rounds(self) -> int:
+        """How often every load was measured."""
+        keys = (
+            [self._plan.load_key(contender, load, number) for number in range(self._plan.rounds)]
+            for contender in self._plan.contenders
+            for load in filter(contender.is_asked, self._plan.loads)
+        )
+        return min(sum(self._kept.find(key) is not None for key in each) for each in keys)
 
     def start(self, contender: Contender) -> Start:
         """How it started, and how large it became."""
@@ -126,13 +143,19 @@ class Run:
         with Server(contender.recipe) as first:
             self._say(f"{contender.name} is ready after {first.ready_seconds:.1f} s, with its files to be read")
 
-    def _ask_all(self, client: LoadClient, servers: Mapping[str, Server]) -> None:
+    def _ask_all(self, client: LoadClient, servers: Mapping[str, Server], until: float) -> None:
+        took = 0.0
         for number in range(self._plan.rounds):
+            began = time.monotonic()
+            if number and began + took > until:
+                self._say(f"no time for round {number + 1}, which would take {took / 60:.0f} minutes")
+                return
             for load in self._plan.loads:
                 for contender in self._plan.contenders:
                     key = self._plan.load_key(contender, load, number)
                     if contender.is_asked(load) and self._kept.find(key) is None:
                         self._ask(client, servers[contender.name], contender, load, number)
+            took = time.monotonic() - began
 
     def _ask(self, client: LoadClient, server: Server, contender: Contender, load: Load, number: int) -> None:
         server.resume()

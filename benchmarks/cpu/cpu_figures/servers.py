@@ -120,13 +120,13 @@ def octavo(model: Path, threads: int, *flags: object, name: str = OCTAVO, pool_b
     return Recipe(name, command, f"http://127.0.0.1:{management}/readyz", port)
 
 
-def vllm(program: Path, model: Path, threads: int, cache: Path, *, compiled: bool) -> Recipe:
+def vllm(program: Path, model: Path, threads: int, cache: Path, *, dtype: str, compiled: bool) -> Recipe:
     """`vllm serve` on the same processors with as large a pool. Not `compiled`, it starts sooner and runs slower."""
     port = free_port()
     flags = {
         "--host": "127.0.0.1",
         "--port": port,
-        "--dtype": "bfloat16",
+        "--dtype": dtype,
         "--served-model-name": "smollm2",
         "--uvicorn-log-level": "warning",
     }
