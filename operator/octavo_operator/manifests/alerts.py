@@ -78,7 +78,7 @@ def _inter_token(scope: Scope, seconds: float) -> Iterator[Alert]:
         scope,
         "OctavoTokensSlow",
         ("octavo_inter_token_latency_seconds", seconds, LEAST_TOKENS),
-        f"{_PERCENT} of the tokens of {_SERVICE} come later than {seconds:g} s after the one before",
+        f"{_PERCENT} of the waits between tokens of {_SERVICE} are longer than {seconds:g} s",
     )
 
 
