@@ -40,11 +40,17 @@ class NullModel:
         self._logits = torch.zeros(MAX_STREAMS, WIDTH)
         self._logits[:, TOKEN] = 1.0
 
-    def forward(self, tokens: torch.Tensor, layout: StepLayout, caches: Sequence[LayerCache]) -> torch.Tensor:  # noqa: ARG002 (computes nothing)
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        layout: StepLayout,  # noqa: ARG002 (computes nothing)
+        caches: Sequence[LayerCache],  # noqa: ARG002
+        kept: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Hidden states of the right number."""
         if self._pause:
             time.sleep(self._pause)
-        return self._hidden[: len(tokens)]
+        return self._hidden[: len(tokens if kept is None else kept)]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of the right number."""
@@ -68,7 +74,7 @@ def null_engine(*, max_model_len: int, blocks: int, pause: float = 0.0) -> NullP
     tokenizer = load_tokenizer(str(packaged_gguf()))
     scheduler, sampler = build_scheduler(config, blocks), Sampler(eos_ids=tokenizer.eos_ids)
     runner = Runner(
-        Steps(NullModel(config.max_num_batched_tokens, pause), []),
+        Steps(NullModel(config.max_num_batched_tokens, pause), [], alone=True),
         block_size=config.block_size,
         device=torch.device("cpu"),
         sampler=sampler,

@@ -10,8 +10,11 @@ from octavo_engine.tokenizer import load_tokenizer
 from why_paging.serving import Unrecorded
 
 
-def stepped(model: Path, threads: int, cache_bytes: int = 64 << 20) -> Assembly:
-    """One in bfloat16 on a processor, for sequences of up to 512 tokens."""
+def stepped(model: Path, threads: int, cache_bytes: int = 64 << 20, guesses: int = 0) -> Assembly:
+    """One in bfloat16 on a processor, for sequences of up to 512 tokens.
+
+    A step gives one token of each, and what comes true of up to so many `guesses`.
+    """
     config = EngineConfig(
         model=str(model),
         dtype="bfloat16",
@@ -19,6 +22,6 @@ def stepped(model: Path, threads: int, cache_bytes: int = 64 << 20) -> Assembly:
         threads=threads,
         max_model_len=512,
         kv_cache_memory_bytes=cache_bytes,
-        num_speculative_tokens=0,  # a step is to give one token of each
+        num_speculative_tokens=guesses,
     )
     return assemble(config, load_tokenizer(str(model)), Unrecorded())

@@ -313,7 +313,7 @@ def build_engine(
     sampler = Sampler(eos_ids=sorted(eos_ids))
     device, turns = caches[0][0].device, Turns()
     runner = Runner(
-        graphs or Steps(decoder, caches),
+        graphs or Steps(decoder, caches, alone=ranks is None),
         block_size=config.block_size,
         device=device,
         sampler=sampler,
@@ -351,7 +351,8 @@ def graphed_steps(
         log.info("decodes are not replayed from CUDA graphs: %s", config.why_eager)
     if not (sizes := platform.graph_sizes_of(config)):
         return None
-    return GraphedSteps.over(Steps(decoder, caches), sizes, CudaRecorder(platform.device), max_context=max_model_len)
+    steps = Steps(decoder, caches, alone=config.tensor_parallel_size == 1)
+    return GraphedSteps.over(steps, sizes, CudaRecorder(platform.device), max_context=max_model_len)
 
 
 def capture_of(graphs: GraphedSteps, engine: Engine, on_phase: Phase, ranks: Ranks | None = None) -> GraphCapture:

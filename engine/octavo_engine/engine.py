@@ -305,6 +305,8 @@ class Engine:
             deltas.append(self._append(request, piece.start + piece.known + ahead, outcome, now).delta)
             if deltas[-1].finish_reason is not None or outcome.token_id != guess:
                 break
+            if sampled[ahead + 1].error is not None:  # a fault is told by the step that needs no guess to come to it
+                break
             request.num_accepted += 1
             self._scheduler.come_true(request)
         return Output(request, merge(deltas))

@@ -288,6 +288,7 @@ class Metrics:
         gap = at - before
         if not gap:  # it has come with the one before, which its draft had guessed
             self._accepted.add()
+            self._estimate.accepted()
             return
         self._inter_token.observe(gap)
         if gap > request.longest_gap:  # what the timeline tells of it is known here, and asking costs nothing more

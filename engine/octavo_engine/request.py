@@ -140,6 +140,16 @@ class Constraint(Protocol):
         When the form is complete these are end tokens alone. Raises when the answer cannot be kept to its form.
         """
 
+    def forced(self, tokens: Sequence[int], first: int) -> Sequence[int]:
+        """The tokens that come next because the form leaves no choice, as a model would most likely write them.
+
+        They are a guess: another cut of the same text may be allowed, too. None where there is a choice.
+        """
+
+    def branch(self) -> Constraint:
+        """One that is asked about tokens that may never come, after those that this was last asked about; this one does
+        not learn of it."""
+
 
 class TokenLogprob(NamedTuple):
     """A token with its natural-log probability under the model's own distribution (before temperature and

@@ -78,6 +78,7 @@ class ModelCost:
     head_bytes: int  # the output projection: read by a step that samples
     row_bytes: int  # one token's row of the embedding
     token_flops: int  # products of one token with all layers' weights
+    end_flops: int = 0  # of these, those behind the last attention, which only a token that gives another needs
     head_flops: int  # of one sampled token with the output projection
     layer_kv_bytes: int  # K and V of one token in one layer
     pair_flops: int  # one query that looks at one key and its value, in one layer, all heads
@@ -104,7 +105,7 @@ class ModelCost:
     def _work(self, tokens: int, moved: int, pairs: int, samples: int) -> Work:
         """`moved`: tokens whose K and V are read or written; `pairs`: of a query and a key; both summed over layers."""
         moved_bytes = self.step_bytes + tokens * self.row_bytes + moved * self.layer_kv_bytes
-        flops = tokens * self.token_flops + pairs * self.pair_flops
+        flops = tokens * self.token_flops - max(0, tokens - samples) * self.end_flops + pairs * self.pair_flops
         return Work(moved_bytes + (self.head_bytes if samples else 0), flops + samples * self.head_flops)
 
 

@@ -137,9 +137,9 @@ class Running:
         blocks = load.batch * -(-length // BLOCK) + 1
         caches = allocate(geometry, blocks + 1, dtype=norm.dtype, device=norm.device)
         config = EngineConfig(max_num_batched_tokens=BUDGET, max_num_seqs=load.batch, enable_prefix_caching=False)
-        steps: Steps | GraphedSteps = Steps(decoder, caches)
+        steps: Steps | GraphedSteps = Steps(decoder, caches, alone=True)
         if graphs and norm.device.type == "cuda":
-            steps = recorded(Steps(decoder, caches), load.batch, length)
+            steps = recorded(Steps(decoder, caches, alone=True), load.batch, length)
         self._load, self._vocab = load, spec.vocab
         self._engine = Engine(
             scheduler=build_scheduler(config, num_blocks=blocks),

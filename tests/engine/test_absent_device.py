@@ -65,7 +65,7 @@ def steps() -> Steps:
     spec = check.spec_of(FULL_PLAN, torch.bfloat16)
     geometry = CacheGeometry(spec.layers, spec.kv_heads, spec.head_dim, 2, BLOCK)
     caches = allocate(geometry, len(PARAMS) * BLOCKS + 1, dtype=torch.bfloat16, device=CUDA)
-    return Steps(octavo.random_decoder(spec, torch.bfloat16, CUDA), caches)
+    return Steps(octavo.random_decoder(spec, torch.bfloat16, CUDA), caches, alone=True)
 
 
 def launched(noted: list[Recorded]) -> Counter[str]:

@@ -22,8 +22,10 @@ from octavo_engine.model.loading import load_model
 from octavo_engine.request import FinishReason, Request, SamplingParams
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.drafts import Drafter
+from octavo_engine.structured import Forms, spec
 from octavo_engine.tokenizer import load_tokenizer
 from scheduling_helpers import FreeOfCharge
+from small_vocabulary import END, OTHER_END, VOCABULARY
 from tiny_models import make_model, save_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, reason="the CPU kernels do not run here")]
@@ -31,6 +33,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.skipif(library.load() is None, rea
 SEEDED = SamplingParams(temperature=1.3, top_p=0.95, seed=7, logprobs=4, max_tokens=40, ignore_eos=True)
 LONG = replace(GREEDY, max_tokens=40)
 PENALISED = replace(SEEDED, repetition_penalty=1.2)
+# Neither comes to an end within an answer.
+FORMS = [
+    Forms(VOCABULARY, [END, OTHER_END]).compile(form)
+    for form in (
+        spec.json_schema({"type": "array", "minItems": 99, "items": {"enum": ["the fox", "yes", 10]}}, "p"),
+        spec.regex("([a-c]{1,3}-(yes|no) ){99}", "p"),
+    )
+]
 
 
 class Prophet(Drafter):
@@ -97,8 +107,14 @@ def test_any_guess_leaves_every_bit_as_it_is(decoders: list[Decoder], how: Circu
     decoder, source = decoders[kind], random.Random(how.seed)
     prompts = [[source.randrange(3, decoder.spec.vocab) for _ in range(source.randint(1, 60))] for _ in range(6)]
     params = [source.choice([LONG, SEEDED, PENALISED]) for _ in prompts]
+    forms = [source.choice([None, None, *FORMS]) for _ in prompts]
+
+    def submit(harness: Harness, place: int) -> Request:
+        form = forms[place]
+        return harness.submit(prompts[place], params[place], constraint=None if form is None else form.start())
+
     plain = Harness(decoder, caching=False)
-    wanted = [plain.finish([plain.submit(*item)])[0] for item in zip(prompts, params, strict=True)]
+    wanted = [plain.finish([submit(plain, place)])[0] for place in range(len(prompts))]
     answers = {tuple(prompt): answer.tokens for prompt, answer in zip(prompts, wanted, strict=True)}
     harness = Harness(
         decoder,
@@ -110,8 +126,8 @@ def test_any_guess_leaves_every_bit_as_it_is(decoders: list[Decoder], how: Circu
         pacer=FreeOfCharge(),
     )
     requests = []
-    for item in zip(prompts, params, strict=True):
-        requests.append(harness.submit(*item))
+    for place in range(len(prompts)):
+        requests.append(submit(harness, place))
         for _ in range(source.randint(0, 4)):
             harness.engine.step()
     assert_same_bits(harness.finish(requests), wanted)
@@ -167,9 +183,11 @@ def test_nothing_is_guessed_while_steps_overlap(decoders: list[Decoder]) -> None
 def test_rows_after_guesses_are_drawn_as_if_these_were_known() -> None:
     """The number that draws a token is that of its place, and an answer may end no earlier for a guess."""
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(3)).repeat(4, 1)
-    params = SamplingParams(temperature=1.5, seed=11, min_tokens=3, max_tokens=9)
+    params = SamplingParams(temperature=1.5, seed=11, min_tokens=3, max_tokens=9, frequency_penalty=2.0)
     request = Request(id="r", tokens=[1, 2], params=params, arrival=0.0)
-    together = [outcome.token_id for outcome in Sampler(eos_ids=[0]).sample(logits.clone(), [request] * 4).wait()]
+    guesses = [(7,) * ahead for ahead in range(4)]
+    outcomes = Sampler(eos_ids=[0]).sample(logits.clone(), [request] * 4, guesses).wait()
+    together = [outcome.token_id for outcome in outcomes]
     apart = []
     for _ in range(4):
         (outcome,) = Sampler(eos_ids=[0]).sample(logits[:1].clone(), [request]).wait()

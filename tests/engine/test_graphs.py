@@ -80,7 +80,7 @@ class Twins:
 
     @classmethod
     def of(cls, decoder: Decoder) -> Twins:
-        plain, steps = Steps(decoder, random_caches(decoder)), Steps(decoder, random_caches(decoder))
+        plain, steps = (Steps(decoder, random_caches(decoder), alone=True) for _ in range(2))
         recorder = Replaying()
         return cls(plain, steps, graphed(steps, SIZES, recorder), recorder)
 

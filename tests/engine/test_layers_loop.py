@@ -23,15 +23,15 @@ FIRST = [(0, 0, 69), (2, 0, 16), (3, 0, 299)]
 SECOND = [(0, 69, 1), (3, 299, 1), (1, 0, 1), (2, 16, 17)]
 
 
-def run(decoder: Decoder, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Both steps' hidden states, and the caches they leave."""
+def run(decoder: Decoder, dtype: torch.dtype, kept: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Both steps' hidden states, of the second those `kept`, and the caches they leave."""
     pages = Pages.scattered(LENGTHS, 16)
     caches = model_caches(decoder.spec, pages, dtype)
     texts = [torch.randint(decoder.spec.vocab, (n,), generator=torch.Generator().manual_seed(n)) for n in LENGTHS]
     found = []
     for work in (FIRST, SECOND):
         tokens = torch.cat([texts[row][start : start + count] for row, start, count in work])
-        found.append(decoder.forward(tokens, pages.layout(work), caches))
+        found.append(decoder.forward(tokens, pages.layout(work), caches, kept if work is SECOND else None))
     return [*found, *(part for cache in caches for part in cache)]
 
 
@@ -48,6 +48,26 @@ def test_one_call_and_many_give_the_same_bits(variant: str, dtype: torch.dtype, 
     assert isinstance(many.layers, PlainLayers)
     for found, wanted in zip(run(one, dtype), run(many, dtype), strict=True):
         torch.testing.assert_close(found, wanted, atol=0, rtol=0, equal_nan=True)
+
+
+KEPT = ([], [0], [16], [0, 1, 2, 19], [2, 3, 18, 19], list(range(20)))
+
+
+@pytest.mark.parametrize("loop", ["auto", "python"])
+@pytest.mark.parametrize("variant", ["llama", "mistral_window", "qwen3"])
+def test_rows_that_are_kept_are_the_same_bits_and_so_is_the_cache(
+    variant: str, loop: LayersLoop, tmp_path: Path
+) -> None:
+    """And all rows' keys and values are stored, whichever are kept."""
+    path, kernels = save_model(make_model(variant), tmp_path), choose_attention("cpu")
+    decoder = load_model(str(path), dtype=torch.bfloat16, device=torch.device("cpu"), kernels=kernels, loop=loop)
+    _, wanted, *cached = run(decoder, torch.bfloat16)
+    for rows in KEPT:
+        kept = torch.tensor(rows, dtype=torch.int64)
+        _, found, *after = run(decoder, torch.bfloat16, kept)
+        assert torch.equal(found, wanted[kept])
+        for part, same in zip(after, cached, strict=True):
+            torch.testing.assert_close(part, same, atol=0, rtol=0, equal_nan=True)
 
 
 def test_other_attention_has_its_layers_called_one_by_one(tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ class Fixed:
             bits[token // 8] |= 1 << token % 8
         return bytes(bits)
 
+    def forced(self, tokens: list[int], first: int) -> list[int]:
+        return []
+
+    def branch(self) -> Fixed:
+        return self
+
 
 def request(constraint: Constraint | None = None, output: list[int] | None = None, **params: Any) -> Request:
     params = {"temperature": 0.0, "max_tokens": 100} | params
@@ -140,6 +146,40 @@ def test_a_form_that_fails_fails_alone_and_says_why(constraint: Constraint) -> N
     failed, other = sampler().sample(values.clone(), [request(constraint), neighbour]).wait()
     assert failed.error in (str(FAULT), LIMIT, "the answer's form leaves no token that the model has")
     assert other == sampler().sample(values[1:].clone(), [neighbour]).wait()[0]
+
+
+RECORDS = {"type": "array", "minItems": 99, "items": {"enum": ["the fox", "yes", 10]}}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_rows_after_guesses_are_drawn_as_if_these_were_known(temperature: float) -> None:
+    grammar = FORMS.compile(spec.json_schema(RECORDS, "p"))
+    params = {"temperature": temperature, "seed": 4, "repetition_penalty": 1.3, "frequency_penalty": 0.5}
+    answer, values = ids('["yes",10,"the fox"'), logits(9)
+    for said in range(len(answer)):
+        held = request(grammar.start(), answer[:said], **params)
+        guesses = [tuple(answer[said : said + ahead]) for ahead in range(min(8, len(answer) - said) + 1)]
+        neighbour = request(temperature=temperature, seed=9)
+        rows = values[: len(guesses)].clone()
+        *drawn, beside = (
+            sampler().sample(torch.cat([rows, values[:1]]), [*[held] * len(guesses), neighbour], [*guesses, ()]).wait()
+        )
+        for row, guessed in enumerate(guesses):
+            alone = request(grammar.start(), [*answer[:said], *guessed], **params)
+            assert drawn[row] == sampler().sample(values[row : row + 1].clone(), [alone]).wait()[0]
+        assert beside == sampler().sample(values[:1].clone(), [neighbour]).wait()[0]
+        assert held.constraint is not None
+        assert held.constraint.allowed(held.tokens, 1) == grammar.start().allowed(held.tokens, 1), "it learned a guess"
+
+
+def test_rows_after_a_guess_that_the_form_does_not_allow_have_no_token(caplog: pytest.LogCaptureFixture) -> None:
+    held = request(FORMS.compile(spec.json_schema(RECORDS, "p")).start(), ids('["yes'))
+    guesses = [(), tuple(ids('"')), tuple(ids('"}')), tuple(ids('"},'))]
+    first, second, *others = sampler().sample(logits(4), [held] * 4, guesses).wait()
+    assert first.error is None
+    assert second.error is None
+    assert all(other.error for other in others)
+    assert not caplog.records, "a wrong guess is nobody's fault"
 
 
 # -- in the engine -----------------------------------------------------------------------------------------------------

@@ -45,12 +45,14 @@ class RecordingSampler:
     inner: Sampler
     logits: dict[str, dict[int, torch.Tensor]] = field(default_factory=dict)
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
+    def sample(
+        self, logits: torch.Tensor, requests: Sequence[Request], guesses: Sequence[Sequence[int]] | None = None
+    ) -> Draw:
         rows: Counter[str] = Counter()  # of a request: each but the first follows a guess, and may be wanted again
         for row, request in zip(logits, requests, strict=True):
             self.logits.setdefault(request.id, {})[request.num_output + rows[request.id]] = row.clone()
             rows[request.id] += 1
-        return self.inner.sample(logits, requests)
+        return self.inner.sample(logits, requests, guesses)
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Harness:
             drafter=options.get("drafter"),
         )
         self.runner = Runner(
-            options.get("wrap", lambda steps: steps)(Steps(decoder, caches)),
+            options.get("wrap", lambda steps: steps)(Steps(decoder, caches, alone=options.get("tell") is None)),
             block_size=options["block_size"],
             device=device,
             sampler=self.sampler,  # type: ignore[arg-type]

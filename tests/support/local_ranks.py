@@ -170,7 +170,9 @@ def company(
     threads = []
     for rank, decoder in enumerate(decoders[1:], 1):
         caches = poisoned(decoder, int(options.get("blocks", 512)) + spare, block_size)
-        follower = Follower(wrapped(Steps(decoder, caches), rank), peers[rank], block_size=block_size, device=CPU)
+        follower = Follower(
+            wrapped(Steps(decoder, caches, alone=False), rank), peers[rank], block_size=block_size, device=CPU
+        )
         threads.append(threading.Thread(target=made.follow, args=(follower, rank)))
     for thread in threads:
         thread.start()

@@ -56,7 +56,9 @@ class Step:
     layout: StepLayout
     cos: Tensor  # [tokens, 1, head_dim]
     sin: Tensor  # the same; negative in a head's first half
+    kept: Tensor | None = None  # int64 [kept], rising: the rows that anybody looks at after the layers; None: all
 
 
 RunLayers = Callable[[Tensor, Step, Sequence[LayerCache]], Tensor]
-"""`(hidden [tokens, hidden], step, caches) -> like hidden`, which may be overwritten; stores keys and values."""
+"""`(hidden [tokens, hidden], step, caches) -> [kept or tokens, hidden]`; `hidden` may be overwritten. Stores keys and
+values of all tokens. Of the last layer nothing else is computed but for the rows that are kept: of a prompt, one."""

@@ -80,7 +80,7 @@ class ShardEngine:
         config = self._assignment.config
         geometry = geometry_of(self._decoder.spec, config, self._width)
         caches = allocate(geometry, blocks, dtype=getattr(torch, self._assignment.cached), device=self._device)
-        steps = self._graphed(Steps(self._decoder, caches))
+        steps = self._graphed(Steps(self._decoder, caches, alone=False))
         return Follower(steps, self._peers, block_size=config.block_size, device=self._device)
 
     def _graphed(self, steps: Steps) -> Steps | GraphedSteps:

@@ -14,6 +14,7 @@ from octavo_engine.queue_estimate.speed import Expected, Speed
 from octavo_engine.request import FinishReason, Request, Status
 
 HIT_MEMORY = 0.95  # what an admission leaves of the weight of those before: about the last twenty count
+GAIN_MEMORY = 0.99  # the same of a step with decodes
 
 
 class QueueEstimate:
@@ -23,6 +24,7 @@ class QueueEstimate:
         self._speed, self._answers = Speed(), Answers()
         self._running: dict[Request, None] = {}  # those that were admitted and have not ended
         self._cached = self._looked_up = 0.0  # prompt tokens at admission, the latest weighing most
+        self._decoded = self._given = 0.0  # places of decodes in steps, and tokens that these gave; the latest the most
         self._until = -math.inf  # the end of the last step
         self._left_prompts = False  # whether that step left prompts to compute
 
@@ -49,7 +51,14 @@ class QueueEstimate:
         if self._left_prompts:
             began = min(began, self._until)  # the pause since the last step is part of it
         self._speed.observe(ended - began, decodes=decodes, tokens=computed)
+        if decodes:
+            self._decoded = self._decoded * GAIN_MEMORY + decodes
+            self._given = self._given * GAIN_MEMORY + decodes
         self._until, self._left_prompts = ended, leaves_prompts
+
+    def accepted(self) -> None:
+        """A guess of the step that was told of last has come true: a token without a step of its own."""
+        self._given += 1
 
     def seconds(self, stats: SchedulerStats, now: float) -> float:
         """How long all prompts of `stats` will take; 0 when there are none.
@@ -72,8 +81,9 @@ class QueueEstimate:
         each_left = [expected(chance, each.params.max_tokens - each.num_output) for each in running]
         left = sum(each_left) / len(each_left) if each_left else answer
         seats = Seats.of(stats, left, answer)
-        steps = max(tokens / stats.step_tokens, seats.steps(left, answer))
-        beside = min(seats.all, stats.running + waiting * min(1.0, answer / steps))
+        gain = self._given / self._decoded if self._decoded else 1.0
+        steps = max(tokens / stats.step_tokens, seats.steps(left / gain, answer / gain))
+        beside = min(seats.all, stats.running + waiting * min(1.0, answer / gain / steps))
         return self._speed.seconds(steps, decodes=beside, tokens=tokens)
 
     @property

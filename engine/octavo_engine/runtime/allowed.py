@@ -15,45 +15,60 @@ import numpy.typing as npt
 import torch
 
 from octavo_engine.errors import FormTooComplex
-from octavo_engine.request import Request
+from octavo_engine.request import Constraint, Request
 from octavo_engine.runtime.transfers import to_device
 
 log = logging.getLogger(__name__)
 
 Bits = npt.NDArray[np.uint8]
 
+AFTER_A_FAULT = "what came before is not allowed, or not known"
 NOTHING_ALLOWED = "the answer's form leaves no token that the model has"
 
 
 def forbid(
-    logits: torch.Tensor, requests: Sequence[Request], barred: Callable[[Request], Sequence[int]]
+    logits: torch.Tensor,
+    requests: Sequence[Request],
+    guesses: Sequence[Sequence[int]],
+    barred: Callable[[Request, int], Sequence[int]],
 ) -> dict[int, str | FormTooComplex]:
     """Make what must not come next minus infinity, in place, in the rows `[vocab]` of requests that have a form.
 
-    `barred`: the tokens that a request must not end with yet. They stay where the form leaves nothing else: an answer
-    that is complete cannot be longer. Returns the rows that get no token, each with the reason.
+    `guesses`: what each row takes for known, see the sampler. `barred`: the tokens that a request, so many guesses on,
+    must not end with yet. They stay where the form leaves nothing else: an answer that is complete cannot be longer.
+    Returns the rows that get no token, each with the reason: that a guess before is not allowed, say.
     """
     masks: dict[int, Bits] = {}
     faults: dict[int, str | FormTooComplex] = {}
-    for row, request in enumerate(requests):
-        if request.constraint is None:
+    branch: Constraint | None = None  # of the latest request with guesses
+    for row, (request, guessed) in enumerate(zip(requests, guesses, strict=True)):
+        if (constraint := request.constraint) is None:
+            continue
+        if guessed and row - 1 in faults:
+            faults[row] = AFTER_A_FAULT
             continue
         try:
-            masks[row] = _mask(request, barred(request), logits.shape[-1])
+            if len(guessed) == 1:
+                branch = constraint.branch()
+            if guessed and branch is not None:
+                told = branch.allowed([*request.tokens, *guessed], request.num_prompt)
+            else:
+                told = constraint.allowed(request.tokens, request.num_prompt)
+            masks[row] = _mask(told, barred(request, len(guessed)), logits.shape[-1])
         except FormTooComplex as error:  # what the client gave, which nobody here can mend
             faults[row] = error
         except Exception as error:  # whatever it is, it is this request's alone
-            log.warning("request %s: %s", request.id, error)
+            if not guessed:
+                log.warning("request %s: %s", request.id, error)
             faults[row] = str(error)
     if masks:
         _apply(logits, masks)
     return faults
 
 
-def _mask(request: Request, barred: Sequence[int], width: int) -> Bits:
+def _mask(allowed: bytes, barred: Sequence[int], width: int) -> Bits:
     """The tokens that may come next, a bit each, `[ceil(width / 8)]`. Raises ValueError when there are none."""
-    assert request.constraint is not None
-    told = np.frombuffer(request.constraint.allowed(request.tokens, request.num_prompt), np.uint8)
+    told = np.frombuffer(allowed, np.uint8)
     mask = np.zeros(-(-width // 8), np.uint8)  # the model has more tokens than the tokenizer, or fewer than the bits
     mask[: len(told)] = told[: len(mask)]
     mask[-1] &= 0xFF >> -width % 8

@@ -42,8 +42,11 @@ class Compute(Protocol):
 class Model(Protocol):
     """A decoder."""
 
-    def forward(self, tokens: torch.Tensor, layout: StepLayout, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """Hidden states `[tokens, hidden]`; writes this step's K and V into `caches`."""
+    def forward(
+        self, tokens: torch.Tensor, layout: StepLayout, caches: Sequence[LayerCache], kept: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden states `[kept or tokens, hidden]`, of the rows `kept` (int64, rising) or of all; writes this step's K
+        and V into `caches`."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 `[n, vocab]` from `[n, hidden]`."""
@@ -101,8 +104,15 @@ class Runner:
         """The tokens of a step, from its logits."""
         if logits is None:
             return Known([])
-        self._requests = [piece.request for piece in batch.sampling for _ in range(piece.num_outcomes)]
-        self._chosen = self._sampler.sample(logits, self._requests)
+        if not batch.num_drafted:
+            self._requests = [piece.request for piece in batch.sampling]
+            self._chosen = self._sampler.sample(logits, self._requests)
+        else:
+            rows = [
+                (piece.request, piece.draft[:ahead]) for piece in batch.sampling for ahead in range(piece.num_outcomes)
+            ]
+            self._requests = [request for request, _ in rows]
+            self._chosen = self._sampler.sample(logits, self._requests, [guessed for _, guessed in rows])
         return self._chosen
 
     def run(self, batch: Batch) -> list[Sampled]:
@@ -122,16 +132,23 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A model over its cache, a step at a time, each computed as it comes."""
+    """A model over its cache, a step at a time, each computed as it comes.
+
+    alone: no other rank has a part of the layers. Ranks add up the same rows, and only one of them knows what is read.
+    """
 
     model: Model
     caches: Sequence[LayerCache]
+    alone: bool
 
     def __call__(self, inputs: StepInputs, reader: Reader | None = None, /) -> torch.Tensor | None:
         """float32 `[samples, vocab]`, or None where nothing is sampled.
 
         Scored rows are projected whether somebody reads them or not: ranks that share the vocabulary do it together.
         """
+        if self.alone and reader is None and inputs.scored_rows is None:  # nobody looks at a row that gives no token
+            hidden = self.model.forward(inputs.tokens, inputs.layout, self.caches, inputs.sampling_rows)
+            return self.model.logits(hidden) if inputs.samples else None
         hidden = self.model.forward(inputs.tokens, inputs.layout, self.caches)
         if reader is not None:
             reader.take_states(hidden)

@@ -38,19 +38,22 @@ class Sampler:
         self._seeded = torch.Generator()
         self._shared.seed()
 
-    def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> Draw:
+    def sample(
+        self, logits: torch.Tensor, requests: Sequence[Request], guesses: Sequence[Sequence[int]] | None = None
+    ) -> Draw:
         """One outcome a row. `logits` is float32 `[len(requests), vocab]` and is not kept; it may be changed.
 
-        Of the rows of one request, which stand together, the first follows its tokens, and each other one guess more.
+        `guesses`: what each row takes for known after its request's tokens. Of the rows of one request, which stand
+        together, the first takes nothing, and each other one guess more.
         """
         if all(request.plain for request in requests):
             return Draw(*likeliest(logits))
+        guesses = guesses or [()] * len(requests)
         asked = raw_logprobs(logits, requests)
-        ahead = _guesses_before(requests)
-        for row, request in enumerate(requests):
-            self._adjust(logits[row], request, ahead[row])
-        faults = forbid(logits, requests, self._barred)
-        tokens, healthy = self._choose(logits, requests, ahead)
+        for row, (request, guessed) in enumerate(zip(requests, guesses, strict=True)):
+            self._adjust(logits[row], request, guessed)
+        faults = forbid(logits, requests, guesses, self._barred)
+        tokens, healthy = self._choose(logits, requests, list(map(len, guesses)))
         return Draw(tokens, healthy, asked, faults)
 
     def _choose(
@@ -66,25 +69,25 @@ class Sampler:
             tokens[random] = torch.tensor(self._draw(logits, requests, ahead, random), device=tokens.device)
         return tokens, healthy
 
-    def _adjust(self, row: torch.Tensor, request: Request, ahead: int) -> None:
+    def _adjust(self, row: torch.Tensor, request: Request, guessed: Sequence[int]) -> None:
         """Apply bias, penalties and the minimum length, in place; nothing is touched for a plain request."""
         params = request.params
         if params.repetition_penalty != 1.0:
-            (seen,) = to_device([np.array(sorted(set(request.tokens)))], row.device)
+            (seen,) = to_device([np.array(sorted({*request.tokens, *guessed}))], row.device)
             values = row[seen]
             row[seen] = _repeated(values, params.repetition_penalty)
-        if (params.presence_penalty or params.frequency_penalty) and request.num_output:
-            used, counts = to_device(np.unique(np.array(request.output_ids), return_counts=True), row.device)
+        if (params.presence_penalty or params.frequency_penalty) and (said := [*request.output_ids, *guessed]):
+            used, counts = to_device(np.unique(np.array(said), return_counts=True), row.device)
             row[used] -= params.presence_penalty + params.frequency_penalty * counts
         if params.logit_bias:
             ids, biases = zip(*params.logit_bias, strict=True)
             places, added = to_device([np.array(ids), np.array(biases, np.float32)], row.device)
             row[places] += added
-        if request.constraint is None and (barred := self._barred(request, ahead)):
+        if request.constraint is None and (barred := self._barred(request, len(guessed))):
             (places,) = to_device([np.array(barred, np.int64)], row.device)
             row.index_fill_(0, places, -math.inf)
 
-    def _barred(self, request: Request, ahead: int = 0) -> Sequence[int]:
+    def _barred(self, request: Request, ahead: int) -> Sequence[int]:
         """What would end the answer, while it is shorter than its minimum."""
         params = request.params
         if request.num_output + ahead >= params.min_tokens:
@@ -117,15 +120,6 @@ class Sampler:
             return float(torch.rand((), generator=self._shared, dtype=torch.float64))
         self._seeded.manual_seed(((request.params.seed + 1) * _MIX + request.num_tokens + ahead) & _MASK)
         return float(torch.rand((), generator=self._seeded, dtype=torch.float64))
-
-
-def _guesses_before(requests: Sequence[Request]) -> list[int]:
-    """Of each row, how many guesses it takes for known."""
-    ahead = [0] * len(requests)
-    for row in range(1, len(requests)):
-        if requests[row] is requests[row - 1]:
-            ahead[row] = ahead[row - 1] + 1
-    return ahead
 
 
 def _repeated(values: torch.Tensor, penalty: float) -> torch.Tensor:

@@ -11,13 +11,30 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from octavo_engine.request import Request
 from octavo_engine.scheduling.lookup import Lookup
 
 LEAST_PRICE = 1e-9
 SUREST = 0.995  # no guess is surer: what comes next may be the end of what repeats
+
+
+class Guess(NamedTuple):
+    """What one request may say next. The first `forced` of its tokens are as sure as a guess can be; of the others each
+    comes true with the probability `trust`, where all before it have."""
+
+    tokens: tuple[int, ...]
+    forced: int
+    trust: float
+
+    def chances(self) -> Iterator[float]:
+        """Of each token."""
+        chance = 1.0
+        for place in range(len(self.tokens)):
+            chance *= SUREST if place < self.forced else min(self.trust, SUREST)
+            yield chance
 
 
 class Drafter:
@@ -38,12 +55,19 @@ class Drafter:
         """
         if price >= SUREST:  # with many requests, nothing is: what they say meanwhile is learned when a guess may be
             return [()] * len(requests)
-        lookups = [self._known(request) for request in requests]
-        pairs = zip(lookups, requests, strict=True)
-        counts = [min(worth(lookup.trust, price), self._room(request)) for lookup, request in pairs]
-        if sum(counts) > rows:
-            counts = _likeliest([lookup.trust for lookup in lookups], counts, rows)
-        return [lookup.guess(count) for lookup, count in zip(lookups, counts, strict=True)]
+        guesses = [self._guess(request, price) for request in requests]
+        if sum(len(guess.tokens) for guess in guesses) > rows:
+            guesses = _likeliest(guesses, rows)
+        return [guess.tokens for guess in guesses]
+
+    def _guess(self, request: Request, price: float) -> Guess:
+        """What the form of an answer leaves no choice about, and what repeats: after it, if they agree."""
+        lookup, room = self._known(request), self._room(request)
+        forced = (
+            tuple(request.constraint.forced(request.tokens, request.num_prompt)[:room]) if request.constraint else ()
+        )
+        tokens = lookup.guess(min(len(forced) + worth(lookup.trust, price), room))
+        return Guess(tokens if tokens[: len(forced)] == forced else forced, len(forced), lookup.trust)
 
     def _room(self, request: Request) -> int:
         """Guesses after which there is a token left to say: a step gives one more than it is right about."""
@@ -67,15 +91,11 @@ class Drafter:
         return lookup
 
 
-def _likeliest(trusts: Sequence[float], counts: Sequence[int], rows: int) -> list[int]:
-    """Of so many guesses of each, the `rows` that are likeliest, counted."""
-    chances = [
-        (min(trust, SUREST) ** ahead, -index)
-        for index, (trust, count) in enumerate(zip(trusts, counts, strict=True))
-        for ahead in range(1, count + 1)
-    ]
+def _likeliest(guesses: Sequence[Guess], rows: int) -> list[Guess]:
+    """Of all guesses, the `rows` that are likeliest."""
+    chances = [(chance, -index) for index, guess in enumerate(guesses) for chance in guess.chances()]
     chosen = Counter(-index for _, index in heapq.nlargest(rows, chances))
-    return [chosen[index] for index in range(len(counts))]
+    return [guess._replace(tokens=guess.tokens[: chosen[index]]) for index, guess in enumerate(guesses)]
 
 
 def worth(trust: float, price: float) -> int:

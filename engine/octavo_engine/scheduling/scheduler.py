@@ -212,7 +212,7 @@ class Scheduler:
 
     def _draft(self, drafter: Drafter, pace: Pace, plan: Plan) -> None:
         """Guess what decodes say next, with the tokens and blocks that everybody else has left."""
-        singles = [piece for piece in plan.singles() if not piece.request.needs_own_tokens]
+        singles = plan.singles()
         logits = max(self._max_seqs, SCORED_ROWS) - len(singles)  # no more of them than without drafts
         rows = min(plan.budget, logits, pace.drafted_tokens(plan.prompt_tokens))
         if not singles or rows <= 0:

@@ -1,8 +1,8 @@
 """Answers of a given form: JSON of a schema, a regular expression, one of some choices, a grammar.
 
-`opening` < `spec` and `vocabulary` < `matching`, `thought`, `watching` (one answer on its way) < `grammar` <
-`rehearsal` (of one, where it can be killed: `trials`) and `kept` < `forms`, which the server asks. Only this package
-knows the grammar engine, llguidance; the sampler sees a `Constraint` (in `request`), and the step loop nothing at all.
+`opening` < `spec`, `vocabulary` and `branching` < `matching`, `thought`, `watching` (one answer on its way) < `grammar`
+< `rehearsal` (of one, where it can be killed: `trials`) and `kept` < `forms`, which the server asks. Only this package
+knows the grammar engine, llguidance; the sampler, and who guesses what comes next, see a `Constraint` (in `request`).
 """
 
 from octavo_engine.structured.forms import Forms

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from llguidance import LLMatcher
 
 from octavo_engine.errors import FormTooComplex, OctavoError
+from octavo_engine.structured.branching import copied_with
 
 # How a matcher is that can go on, or has come to its end. All others have run into a limit.
 SOUND = frozenset({"NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence"})
@@ -83,6 +84,24 @@ class Matching:
         self._matcher, self._taken, self._alone = matcher, 0, True
         return self._allowed(tokens, first)
 
+    def forced(self, tokens: Sequence[int], first: int) -> Sequence[int]:
+        """See Constraint. What goes wrong here is told by `allowed`."""
+        if self._alone:
+            return ()
+        try:
+            with panics_as_errors():
+                self._take(tokens, first)
+                return self._matcher.deep_copy().compute_ff_tokens()
+        except OctavoError:
+            return ()
+
+    def branch(self) -> Matching:
+        """See Constraint. Raises FormLost where it would use up what is left to this answer's own matcher."""
+        if self._alone:
+            raise FormLost("nothing is guessed of an answer that is near a limit")
+        with panics_as_errors():
+            return copied_with(self, _matcher=self._matcher.deep_copy(), _anew=lambda: None)
+
     @property
     def complete(self) -> bool:
         """True when the tokens that it was last asked about are a whole of the form."""
@@ -90,13 +109,16 @@ class Matching:
 
     def _allowed(self, tokens: Sequence[int], first: int) -> bytes:
         with panics_as_errors():
-            if new := list(tokens[first + self._taken :]):
-                self._matcher.consume_tokens(new)
-                self._taken += len(new)
-                self._check()
+            self._take(tokens, first)
             bits = self._matcher.compute_bitmask()
             self._check()
         return self._with_other_ends(bits)
+
+    def _take(self, tokens: Sequence[int], first: int) -> None:
+        if new := list(tokens[first + self._taken :]):
+            self._matcher.consume_tokens(new)
+            self._taken += len(new)
+            self._check()
 
     def _check(self) -> None:
         if (met := limit_met(self._matcher)) is not None:

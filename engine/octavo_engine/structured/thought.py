@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo_engine.request import Constraint
+from octavo_engine.structured.branching import copied_with
 from octavo_engine.structured.vocabulary import Tokens
 
 
@@ -51,6 +52,16 @@ class AfterThought:
         if self._start is not None:
             return self._form.allowed(tokens, first + self._start)
         return self._free if self._thinks else with_token(self._form.allowed(tokens, first), self._thought.opening)
+
+    def forced(self, tokens: Sequence[int], first: int) -> Sequence[int]:
+        """See Constraint. A thought is free, and whether there is one as well."""
+        if self._start is None:
+            self._look(tokens, first)
+        return () if self._start is None else self._form.forced(tokens, first + self._start)
+
+    def branch(self) -> AfterThought:
+        """See Constraint."""
+        return copied_with(self, _form=self._form.branch())
 
     def _look(self, tokens: Sequence[int], first: int) -> None:
         """See whether the thought has begun, and whether it has ended, in the tokens that have come."""

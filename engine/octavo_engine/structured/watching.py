@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from octavo_engine.structured.branching import copied_with
 from octavo_engine.structured.matching import Matching
 from octavo_engine.structured.opening import Opening, Openings
 from octavo_engine.structured.thought import everything_but, with_token
@@ -119,12 +120,25 @@ class Watched:
 
     def allowed(self, tokens: Sequence[int], first: int) -> bytes:
         """See Constraint."""
-        for at in range(first + self._looked_at, len(tokens)):
-            self._take(tokens[at])
-        self._looked_at = len(tokens) - first
+        self._look(tokens, first)
         if self._form is not None:
             return self._bits
         return self._watches.ends if self._watch is None else self._watch.allowed[self._state]
+
+    def forced(self, tokens: Sequence[int], first: int) -> Sequence[int]:
+        """See Constraint. Only a form leaves no choice, and not before its answer's tokens have brought it up."""
+        self._look(tokens, first)
+        return () if self._form is None else self._form.forced(self._said, 0)
+
+    def branch(self) -> Watched:
+        """See Constraint."""
+        form = None if self._form is None else self._form.branch()
+        return copied_with(self, _form=form, _said=self._said.copy())
+
+    def _look(self, tokens: Sequence[int], first: int) -> None:
+        for at in range(first + self._looked_at, len(tokens)):
+            self._take(tokens[at])
+        self._looked_at = len(tokens) - first
 
     def _take(self, token: int) -> None:
         if self._form is not None:

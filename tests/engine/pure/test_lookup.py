@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo_engine.request import Request
-from octavo_engine.scheduling.drafts import SUREST, Drafter, _likeliest, worth
+from octavo_engine.request import Constraint, Request
+from octavo_engine.scheduling.drafts import SUREST, Drafter, Guess, _likeliest, worth
 from octavo_engine.scheduling.lookup import LONG, SHORT, Lookup
 from scheduling_helpers import request
 
@@ -94,6 +95,22 @@ class TestWorth:
         assert worth(0.0, 0.0) == worth(0.0, 0.5) == 0
 
 
+class Forcing:
+    """A form that leaves no choice about some tokens."""
+
+    def __init__(self, *tokens: int) -> None:
+        self._tokens = tokens
+
+    def allowed(self, tokens: Sequence[int], first: int) -> bytes:
+        raise AssertionError("who guesses asks what is forced, and nothing else")
+
+    def forced(self, tokens: Sequence[int], first: int) -> Sequence[int]:
+        return self._tokens
+
+    def branch(self) -> Constraint:
+        raise AssertionError("who guesses asks what is forced, and nothing else")
+
+
 def draft(drafter: Drafter, item: Request, price: float, rows: int) -> tuple[int, ...]:
     (only,) = drafter.draft([item], price, rows)
     return only
@@ -127,10 +144,28 @@ class TestDrafter:
 
     @given(st.lists(st.floats(0.1, 1), min_size=1, max_size=6), st.integers(1, 20))
     def test_all_that_have_room_are_made(self, trusts: list[float], rows: int):
-        counts = [worth(trust, 0.05) for trust in trusts]
-        chosen = _likeliest(trusts, counts, rows)
-        assert sum(chosen) == min(rows, sum(counts))
-        assert all(few <= many for few, many in zip(chosen, counts, strict=True))
+        guesses = [Guess((7,) * worth(trust, 0.05), 0, trust) for trust in trusts]
+        chosen = _likeliest(guesses, rows)
+        assert sum(len(guess.tokens) for guess in chosen) == min(rows, sum(len(guess.tokens) for guess in guesses))
+        assert all(len(few.tokens) <= len(many.tokens) for few, many in zip(chosen, guesses, strict=True))
+
+    def test_what_must_come_is_surer_than_what_repeats(self):
+        doubtful, forced = Guess((1, 2, 3, 4, 5), 0, 0.9), Guess((1, 2, 3, 4, 5), 4, 0.2)
+        assert [len(guess.tokens) for guess in _likeliest([doubtful, forced], 4)] == [0, 4]
+        assert [len(guess.tokens) for guess in _likeliest([doubtful, forced], 9)] == [5, 4]
+
+    def test_what_a_form_leaves_no_choice_about_is_guessed_however_little_repeats(self):
+        item = request(list(range(20)), max_tokens=500, constraint=Forcing(40, 41, 42))
+        assert draft(Drafter(7, 1000), item, 0.9, 100) == (40, 41, 42)
+        assert draft(Drafter(2, 1000), item, 0.9, 100) == (40, 41)
+        assert draft(Drafter(7, 1000), item, SUREST, 100) == ()
+        assert draft(Drafter(7, 22), item, 0.9, 100) == (40,)
+
+    def test_what_repeats_goes_on_after_what_must_come_if_they_agree(self):
+        agreeing = request([1, 2, 3, 4, 5, 6] * 3, max_tokens=500, constraint=Forcing(1, 2, 3))
+        assert draft(Drafter(9, 1000), agreeing, 0.3, 100) == (1, 2, 3, 4)
+        other = request([1, 2, 3, 4, 5, 6] * 3, max_tokens=500, constraint=Forcing(1, 2, 9))
+        assert draft(Drafter(9, 1000), other, 0.3, 100) == (1, 2, 9)
 
     def test_what_is_said_while_guesses_are_too_dear_is_learned_later(self):
         drafter, item = Drafter(7, 1000), request([1, 2] * 6, max_tokens=500)

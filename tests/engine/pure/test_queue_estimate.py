@@ -73,6 +73,28 @@ def test_before_anything_is_known_it_lasts_as_long_again(engine: VirtualEngine) 
     assert engine.seconds(running=10_000) == 0
 
 
+@pytest.mark.parametrize("accepted", [0, 3, 12])
+def test_answers_of_which_guesses_come_true_keep_their_seats_for_fewer_steps(
+    engine: VirtualEngine, accepted: int
+) -> None:
+    running = [request(most=1000) for _ in range(4)]
+    for each in running:
+        engine.estimate.admitted(each)
+    for _ in range(300):
+        engine.step(0, 0.010, decodes=4)
+        for _ in range(accepted):
+            engine.estimate.accepted()
+    full = {"running": 4, "seats": 4, "waiting_answer_tokens": 1000, "waiting": {WaitReason.BATCH_FULL: 1}}
+    stats = SchedulerStats(waiting_prompt_tokens=10, step_tokens=1 << 30, **full)  # type: ignore[arg-type]
+    alone = QueueEstimate()
+    for each in running:
+        alone.admitted(each)
+    for _ in range(300):
+        alone.step(0.0, 0.010, decodes=4, computed=0, leaves_prompts=False)
+    said, without = (estimate._foreseen(stats, 10) for estimate in (engine.estimate, alone))
+    assert said == pytest.approx(without / (1 + accepted / 4), rel=0.01)
+
+
 def test_before_the_first_step_the_roofline_speaks(engine: VirtualEngine) -> None:
     engine.estimate.expect(EXPECTED)
     assert engine.seconds(waiting=10_000, step_tokens=1000) == pytest.approx(10_000 * 0.0005 + 10 * 0.010)

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
 
+from guessed_forms import assert_guesses_change_nothing
 from octavo_engine.errors import FormTooComplex, RequestError
+from octavo_engine.request import Constraint
 from octavo_engine.structured import Forms, Grammar, spec
 from octavo_engine.structured import grammar as grammars
 from octavo_engine.structured.matching import FormLost
@@ -136,6 +138,54 @@ def test_what_is_allowed_depends_on_the_answer_alone_however_often_it_is_asked(s
     asked = grammar(form).start()
     for place in sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=6))):
         assert asked.allowed([7, 8, *tokens[:place]], 2) == grammar(form).start().allowed(tokens[:place], 0)
+
+
+PEOPLE = {"type": "array", "items": {"properties": {"value": {"enum": ["the fox", 1]}}, "required": ["value"]}}
+GUESSED = [
+    spec.json_object("p"),
+    schema(**PEOPLE),
+    spec.choice(["yes", "the fox", "yet"], "p"),
+    spec.grammar(GBNF, "p"),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(GUESSED), st.integers(0, 2**32))
+def test_guesses_are_told_of_as_if_they_were_said_and_are_not_learned(form: spec.Spec, seed: int) -> None:
+    made = grammar(form)
+    assert_guesses_change_nothing(made.start, answer_to(made, seed, limit=30)[0], seed)
+
+
+def test_what_a_form_leaves_no_choice_about_is_known() -> None:
+    form = schema(type="object", properties={"name": {"const": "no"}}, required=["name"], additionalProperties=False)
+    said = VOCABULARY.encode('{"', add_special_tokens=False)
+    forced = grammar(form).start().forced([7, *said], 1)
+    assert VOCABULARY.text(forced) == "name"  # the quote after it may be part of a longer token
+    assert grammar(form).start().forced([], 0) == []
+    assert grammar(spec.choice(["yes", "no"], "p")).start().forced([], 0) == []
+
+
+def test_nothing_is_guessed_of_an_answer_that_has_left_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of its limits is for what it says."""
+    monkeypatch.setattr(grammars, "ANEW_SECONDS", PATIENCE_SECONDS)
+    made = grammar(spec.regex(UNFOLDING + "|alone", "p"))
+    asked, tokens = made.start(), VOCABULARY.encode("abcdefghijklmnopqrstuvwxyz", add_special_tokens=False)
+    places = iter(range(1, len(tokens) + 1))
+    assert next(place for place in places if meets_limit(asked.branch(), tokens[:place]))
+    assert not made.worn.is_set(), "a guess wears out nothing"
+    assert next(place for place in places if meets_limit(asked, tokens[:place]))
+    assert made.worn.is_set()
+    assert asked.forced(tokens, 0) == ()
+    with pytest.raises(FormLost):
+        asked.branch()
+
+
+def meets_limit(asked: Constraint, tokens: list[int]) -> bool:
+    try:
+        asked.allowed(tokens, 0)
+    except FormTooComplex:
+        return True
+    return False
 
 
 def test_answers_of_one_grammar_do_not_know_each_other() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from guessed_forms import assert_guesses_change_nothing
 from octavo_engine.structured import Forms, Thought, spec, thought_between
 from octavo_engine.structured.thought import everything_but
 from small_vocabulary import END, OTHER_END, THINK, VOCABULARY, SmallVocabulary, ids_in
@@ -47,6 +48,20 @@ def test_marks_in_what_is_said_are_text() -> None:
     tokens = VOCABULARY.encode('{"a": "<think>', add_special_tokens=False)
     assert END not in ids_in(quoted.allowed(tokens, 0))
     assert END in ids_in(quoted.allowed([*tokens, *VOCABULARY.encode('</think>"}', add_special_tokens=False)], 0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.booleans(), st.lists(st.integers(3, 90), max_size=6), st.integers(0, 3), st.integers(0, 99))
+def test_guesses_are_told_of_as_if_they_were_said(begun: bool, thoughts: list[int], said: int, seed: int) -> None:
+    answer = [*([] if begun else [OPENING]), *thoughts, CLOSING, *YES[:said]]
+    assert_guesses_change_nothing(lambda: GRAMMAR.start(thought(begun=begun)), answer, seed)
+
+
+def test_only_what_comes_after_a_thought_is_forced() -> None:
+    word = FORMS.compile(spec.choice(["yes"], "p"))
+    assert word.start(thought(begun=False)).forced([9, 9], 2) == ()
+    assert word.start(thought(begun=True)).forced([9, 9, 50], 2) == ()
+    assert word.start(thought(begun=True)).forced([9, 9, 50, CLOSING], 2) == YES
 
 
 @settings(max_examples=100, deadline=None)

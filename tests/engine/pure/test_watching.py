@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from guessed_forms import assert_guesses_change_nothing
 from octavo_engine.server.messages import Tool
 from octavo_engine.server.strict_calls import strict_calls
 from octavo_engine.structured import Forms, Grammar, Mark, Openings, Start, Thought, spec, thought_between
@@ -58,6 +59,21 @@ def test_a_start_is_found_however_the_text_comes(pieces: list[bytes], start: Sta
     text = b"".join(pieces).lstrip(start.space)
     expected = text if text.startswith(b"{") else text[3:] if text.startswith(b"<t>") else None
     assert opened(start, pieces) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(PIECES, st.booleans(), st.integers(0, 99))
+def test_guesses_are_told_of_as_if_they_were_said(pieces: list[bytes], again: bool, seed: int) -> None:
+    call = ids('<<a{"n":2}')
+    grammar = form(MARK, MARK if again else None)
+    before = [token for piece in pieces for token in ids(piece.decode()) if VOCABULARY.tokens[token] != b"<"]
+    assert_guesses_change_nothing(grammar.start, [*before, *call, *(call if again else [])], seed)
+
+
+def test_only_a_call_that_has_begun_is_forced() -> None:
+    asked = form(MARK, MARK).start()
+    assert asked.forced(ids("so <<"), 0) == ()
+    assert VOCABULARY.text(asked.forced(ids('so <<a{"'), 0)) == "n"
 
 
 @settings(max_examples=40, deadline=None)

@@ -46,6 +46,8 @@ class LayersStep(ctypes.Structure):
         ("attention", POINTER(c_void_p)),
         ("heads", c_void_p),
         *((name, c_int64) for name in ("count", "tokens")),
+        ("kept", c_void_p),
+        ("kept_rows", c_int64),
         *((name, c_int64) for name in ("hidden_width", "heads_width", "attended_width", "gated_width")),
         *((name, c_void_p) for name in ("hidden", "normed", "turned", "attended", "gated")),
         ("eps", c_float),
@@ -84,6 +86,7 @@ class PackedLayers:
     def __call__(self, hidden: Tensor, step: Step, caches: Sequence[LayerCache]) -> Tensor:
         """Run them; `hidden` is overwritten."""
         shape, tokens = self.shape, len(hidden)
+        kept = tokens if step.kept is None else len(step.kept)
         attention = {window: self._attention(window, step, caches[0][0]) for window in set(shape.windows)}
         heads = self._heads(step, block_size=caches[0][0].shape[1])
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
@@ -96,6 +99,8 @@ class PackedLayers:
             ctypes.addressof(heads),
             len(caches),
             tokens,
+            address(step.kept),
+            kept,
             *widths,
             hidden.data_ptr(),
             *(part.data_ptr() for part in scratch),
@@ -103,7 +108,7 @@ class PackedLayers:
         )
         run = getattr(kernels(), f"octavo_layers_{SUFFIXES[hidden.dtype]}")
         run(ctypes.addressof(all_layers), torch.get_num_threads())
-        return hidden
+        return hidden[:kept]
 
     def _attention(self, window: int | None, step: Step, cache: Tensor) -> AttentionStep:
         """Of the layers with that window."""

@@ -43,15 +43,18 @@ class Decoder:
         object.__setattr__(self, "frequencies", frequencies)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, layout: StepLayout, caches: Sequence[LayerCache]) -> Tensor:
+    def forward(
+        self, tokens: Tensor, layout: StepLayout, caches: Sequence[LayerCache], kept: Tensor | None = None
+    ) -> Tensor:
         """Compute one step and write its keys and values.
 
         tokens int64 `[tokens]`; caches: per layer, keys and values `[blocks, block_size, kv_heads, head_dim]`.
-        Returns the final hidden states `[tokens, hidden]`, ready for `logits`.
+        kept: int64 `[kept]`, rising: the rows to return; None: all.
+        Returns the final hidden states `[kept or tokens, hidden]`, ready for `logits`.
         """
         cos, sin = angles(layout.positions, self.frequencies, self.final_norm.dtype, self.spec.rope.attention_factor)
-        hidden = self.layers(self.look_up(tokens), Step(layout, cos, sin), caches)
-        return self.rms_norm(hidden, self.final_norm, self.spec.eps)
+        hidden = self.layers(self.look_up(tokens), Step(layout, cos, sin, kept), caches)
+        return self.rms_norm(hidden, self.final_norm, self.spec.eps) if len(hidden) else hidden
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

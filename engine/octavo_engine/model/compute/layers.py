@@ -48,8 +48,9 @@ class PlainLayers:
         """Run them."""
         store_heads = self.kernels.pointwise.prepare_store(step.cos, step.sin, step.layout.slots)
         attends = self._prepare(step, hidden.dtype, caches[0][0])
-        for layer, attend, cache in zip(self.layers, attends, caches, strict=True):
-            hidden = self._layer(hidden, layer, store_heads, attend, cache)
+        for number, (layer, attend, cache) in enumerate(zip(self.layers, attends, caches, strict=True), start=1):
+            kept = step.kept if number == len(self.layers) else None
+            hidden = self._layer(hidden, layer, store_heads, attend, cache, kept=kept)
         return hidden
 
     def _prepare(self, step: Step, dtype: torch.dtype, keys: Tensor) -> list[Attend]:
@@ -72,13 +73,23 @@ class PlainLayers:
         return [made[kind] for kind in kinds]
 
     def _layer(
-        self, hidden: Tensor, layer: LayerWeights, store_heads: StoreHeads, attend: Attend, cache: LayerCache
+        self,
+        hidden: Tensor,
+        layer: LayerWeights,
+        store_heads: StoreHeads,
+        attend: Attend,
+        cache: LayerCache,
+        *,
+        kept: Tensor | None,
     ) -> Tensor:
         """One layer: attention, then the MLP, each added to the residual stream `hidden [tokens, hidden]`."""
         rms_norm, eps = self.kernels.pointwise.rms_norm, self.shape.eps
         heads = layer.qkv(rms_norm(hidden, layer.input_norm, eps)).view(len(hidden), -1, self.shape.head_dim)
         queries = store_heads(heads, layer.head_norms, cache, layer.cache_scales)
-        hidden = layer.output.add_to(hidden, attend(queries, *cache).flatten(1))
+        hidden, attended = rows_of(kept, hidden, attend(queries, *cache).flatten(1))
+        if not len(hidden):
+            return hidden
+        hidden = layer.output.add_to(hidden, attended)
         return layer.down.add_to(hidden, layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)))
 
 
@@ -99,9 +110,18 @@ class SummingLayers(PlainLayers):
                 normed = pointwise.add_rms_norm(hidden, update, layer.input_norm, eps)
             heads = layer.qkv(normed).view(len(hidden), -1, self.shape.head_dim)
             attended = attend(store_heads(heads, layer.head_norms, cache, layer.cache_scales), *cache)
-            normed = pointwise.add_rms_norm(hidden, layer.output(attended.flatten(1)), layer.mlp_norm, eps)
+            kept = step.kept if number == len(self.layers) - 1 else None
+            hidden, attended = rows_of(kept, hidden, attended.flatten(1))
+            if not len(hidden):
+                return hidden
+            normed = pointwise.add_rms_norm(hidden, layer.output(attended), layer.mlp_norm, eps)
             update = layer.down(layer.gate_up(normed))
         return hidden.add_(update)
+
+
+def rows_of(kept: Tensor | None, *tensors: Tensor) -> list[Tensor]:
+    """The kept rows of each; None: all."""
+    return list(tensors) if kept is None else [tensor.index_select(0, kept) for tensor in tensors]
 
 
 def choose_layers(layers: Sequence[LayerWeights], shape: LayersShape, kernels: Kernels) -> RunLayers:

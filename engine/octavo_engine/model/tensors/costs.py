@@ -133,6 +133,7 @@ def cost_of(spec: ModelSpec, width: int, *, cached: int | None = None, four_bits
         head_bytes=_least(parameters.get("head", parameters["embedding"]), width),
         row_bytes=width * spec.hidden,
         token_flops=2 * product_weights(spec),
+        end_flops=2 * spec.hidden * (spec.query_size + 3 * spec.intermediate),
         head_flops=2 * head,
         layer_kv_bytes=2 * spec.kv_size * (cached or width),
         pair_flops=4 * spec.query_size,

@@ -66,8 +66,8 @@ void merge_pieces(const AttentionStep& step, const Plan& plan, const QueryTile& 
 }  // namespace
 
 template <typename T>
-void attend(const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
-            T* out) {
+void attend(Team team, const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys,
+            const T* values, T* out) {
     const auto items = static_cast<int64_t>(plan.items.size()), tiles = static_cast<int64_t>(plan.tiles.size());
     const auto job = [&](int64_t item) { return job_of(step, plan, plan.items[item], keys, values); };
     // A thread takes an item before it works on the one before: so it can ask for what the next one reads.
@@ -83,9 +83,8 @@ void attend(const AttentionStep& step, Plan& plan, const T* query, int64_t strid
         item = following;
     }
     if (!plan.cut_at_pieces) return;
-#pragma omp barrier
-#pragma omp for schedule(dynamic)
-    for (int64_t index = 0; index < tiles * step.kv_heads; ++index) {
+    team.meet();
+    for (int64_t index = plan.merged++; index < tiles * step.kv_heads; index = plan.merged++) {
         const QueryTile& tile = plan.tiles[index / step.kv_heads];
         if (tile.kept != QueryTile::WHOLE) merge_pieces(step, plan, tile, index % step.kv_heads, out);
     }
@@ -98,12 +97,13 @@ void plan_and_attend(const AttentionStep& step, const T* query, int64_t stride, 
     Plan& plan = plan_of_thread;              // this thread's, for all threads
     plan.cut(step, threads);
     plan.begin();
+    Meeting meeting;
 #pragma omp parallel num_threads(threads)
-    attend(step, plan, query, stride, keys, values, out);
+    attend(Team::here(meeting), step, plan, query, stride, keys, values, out);
 }
 
-template void attend(const AttentionStep&, Plan&, const float*, int64_t, const float*, const float*, float*);
-template void attend(const AttentionStep&, Plan&, const Bf16*, int64_t, const Bf16*, const Bf16*, Bf16*);
+template void attend(Team, const AttentionStep&, Plan&, const float*, int64_t, const float*, const float*, float*);
+template void attend(Team, const AttentionStep&, Plan&, const Bf16*, int64_t, const Bf16*, const Bf16*, Bf16*);
 
 }  // namespace octavo
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "team.h"
 #include "vectors.h"
 
 namespace octavo {
@@ -77,13 +78,14 @@ struct Plan {
     std::vector<Item> items;  // the costly ones first
     Softmaxes kept;           // of the tiles that are cut at their pieces
     bool cut_at_pieces;       // some are
-    std::atomic<int64_t> taken;  // items, by all threads of the team
+    std::atomic<int64_t> taken;   // items, by all threads of the team
+    std::atomic<int64_t> merged;  // the same of tiles with their heads, when all items are done
 
     // Tiles of all queries; one that is more than its share of the step is cut at its pieces.
     void cut(const AttentionStep& step, int threads);
 
     // Before every use, by one thread.
-    void begin() { taken = 0; }
+    void begin() { taken = merged = 0; }
 
     // Where the results of one piece of a tile are kept, of one key/value head after the other.
     static int64_t row(const AttentionStep& step, const QueryTile& tile, int64_t kv_head, int64_t piece) {
@@ -96,10 +98,10 @@ private:
     void add_items(const AttentionStep& step, int64_t index, int64_t kv_heads);
 };
 
-// Computes a planned step, with each thread of the region in which it is called: all of them return when it is done.
+// Computes a planned step, with each thread of the team; it is done when all of them have returned.
 // query [tokens][query heads][dim], `stride` numbers from token to token; out [tokens][query heads][dim].
 template <typename T>
-void attend(const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
+void attend(Team team, const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
             T* out);
 
 }  // namespace octavo

@@ -1,23 +1,12 @@
 // The kernels of a layer, as each thread of a team calls them: all of a team make the same calls, one after the other.
-// What they write together is there after the team's next barrier.
+// What they write together is there after the team's next meeting.
 #pragma once
-
-#include <omp.h>
 
 #include <cstdint>
 
+#include "team.h"
+
 namespace octavo {
-
-struct Team {
-    int64_t thread, size;
-
-    // Of the parallel region around.
-    static Team here() { return {omp_get_thread_num(), omp_get_num_threads()}; }
-
-    // This thread's part of `count` things that lie in a row.
-    int64_t begin(int64_t count) const { return count * thread / size; }
-    int64_t end(int64_t count) const { return count * (thread + 1) / size; }
-};
 
 // A packed weight; Python makes it once (kernels/cpu/linear.py has the same fields).
 struct Weight {

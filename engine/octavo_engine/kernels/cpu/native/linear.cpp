@@ -161,8 +161,9 @@ void look_up(const Weight& weight, int64_t step_inputs, const int64_t* rows, int
 
 template <typename T>
 void run(const Weight& weight, const T* x, int64_t stride, int64_t rows, const Finish<T>& to, int threads) {
+    Meeting meeting;
 #pragma omp parallel num_threads(threads)
-    linear(Team::here(), weight, x, stride, rows, to);
+    linear(Team::here(meeting), weight, x, stride, rows, to);
 }
 
 }  // namespace

@@ -105,14 +105,16 @@ template void store_heads(Team, const HeadsOfStep&, Bf16*, const Bf16*, const Bf
 #define OCTAVO_POINTWISE(TYPE, SUFFIX)                                                                                \
     extern "C" void octavo_rms_norm_##SUFFIX(const TYPE* x, const TYPE* weight, TYPE* out, int64_t rows,              \
                                              int64_t width, float eps, int threads) {                                 \
+        octavo::Meeting meeting;                                                                                      \
         _Pragma("omp parallel num_threads(octavo::team(rows * width, threads))")                                      \
-        octavo::rms_norm(octavo::Team::here(), x, weight, out, rows, width, eps);                                     \
+        octavo::rms_norm(octavo::Team::here(meeting), x, weight, out, rows, width, eps);                              \
     }                                                                                                                 \
     extern "C" void octavo_store_heads_##SUFFIX(const octavo::HeadsOfStep* step, TYPE* heads, const TYPE* query_norm, \
                                                 const TYPE* key_norm, TYPE* keys, TYPE* values, int threads) {        \
         const int64_t numbers = step->tokens * (step->query_heads + 2 * step->kv_heads) * step->dim;                  \
+        octavo::Meeting meeting;                                                                                      \
         _Pragma("omp parallel num_threads(octavo::team(numbers, threads))")                                           \
-        octavo::store_heads(octavo::Team::here(), *step, heads, query_norm, key_norm, keys, values);                  \
+        octavo::store_heads(octavo::Team::here(meeting), *step, heads, query_norm, key_norm, keys, values);           \
     }
 
 OCTAVO_POINTWISE(float, float32)

@@ -325,20 +325,17 @@ void run_team(Team team, const Quantized& weight, const T* x, int64_t stride, in
     const bool prepares = weight.copies() || weight.sums();
     Prepared<T> shared{};
     if (prepares) {
-#pragma omp barrier  // nobody reads what was prepared for the product before
-#pragma omp single copyprivate(shared)
-        shared = Prepared<T>::fit(weight, std::min(rows, ROW_BLOCK));
+        team.meet();  // nobody reads what was prepared for the product before
+        shared = team.told_by_first([&] { return Prepared<T>::fit(weight, std::min(rows, ROW_BLOCK)); });
     }
     for (int64_t begin = 0; begin < rows; begin += ROW_BLOCK) {
         const int64_t count = std::min(ROW_BLOCK, rows - begin);
         const T* block = x + begin * stride;
         if (prepares) {
-            if (begin) {
-#pragma omp barrier  // nobody reads the block before
-            }
+            if (begin) team.meet();  // nobody reads the block before
             for (int64_t row = team.begin(count); row < team.end(count); ++row)
                 shared.put(weight, block + row * stride, row);
-#pragma omp barrier
+            team.meet();
         }
         share<T, BITS>(team, weight, shared.inputs(weight, block, stride), begin, count, to);
     }
@@ -346,8 +343,9 @@ void run_team(Team team, const Quantized& weight, const T* x, int64_t stride, in
 
 template <typename T>
 void run(const Quantized& weight, const T* x, int64_t stride, int64_t rows, const Finish<T>& to, int threads) {
+    Meeting meeting;
 #pragma omp parallel num_threads(threads)
-    quantized(Team::here(), weight, x, stride, rows, to);
+    quantized(Team::here(meeting), weight, x, stride, rows, to);
 }
 
 }  // namespace

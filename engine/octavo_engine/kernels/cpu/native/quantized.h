@@ -49,7 +49,7 @@ struct Quantized {
     bool sums() const { return shift != MIDDLES; }
 };
 
-// As `linear`. Contains barriers of the team where there are more than a few rows.
+// As `linear`. The team meets within it where there are more than a few rows.
 template <typename T>
 void quantized(Team team, const Quantized& weight, const T* x, int64_t stride, int64_t rows, const Finish<T>& to);
 
