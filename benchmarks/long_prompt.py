@@ -44,7 +44,7 @@ QUIET_TOKENS = 60  # of each answer, before the long prompt arrives
 WINDOW = 8192
 VARIANTS: dict[str, dict[str, Any]] = {
     "paced": {},
-    "chunks": {"max_decode_slowdown": 1000.0},
+    "chunks": {"max_decode_slowdown": 1000.0, "max_step_seconds": 3600.0},
     "whole": {"enable_chunked_prefill": False, "max_num_batched_tokens": WINDOW},
 }
 Clock = Callable[[], float]

@@ -22,14 +22,15 @@ from octavo_engine.memory import plan_cache
 from octavo_engine.model.compute.decoder import Decoder
 from octavo_engine.model.loading import load_model, resolve_dtype
 from octavo_engine.model.spec import read_spec
-from octavo_engine.model.tensors.costs import geometry_of, needs_of
+from octavo_engine.model.tensors.costs import cached_width, cost_of, geometry_of, needs_of
 from octavo_engine.model.tensors.kept import as_kept
+from octavo_engine.model.tensors.sharding import heaviest
 from octavo_engine.model.values.architecture import ModelSpec
 from octavo_engine.parallel.assignment import Assignment
 from octavo_engine.parallel.leading import LeadingRunner, RecordedTogether
 from octavo_engine.parallel.ranks import Loaded, Ranks, SharedProgress
 from octavo_engine.request import Request
-from octavo_engine.roofline import Machine
+from octavo_engine.roofline import Machine, ModelCost
 from octavo_engine.runtime import host
 from octavo_engine.runtime.cuda_recorder import CudaRecorder
 from octavo_engine.runtime.graph_capture import GraphCapture
@@ -43,7 +44,7 @@ from octavo_engine.runtime.runner import Runner, Steps
 from octavo_engine.runtime.sampler import Sampler
 from octavo_engine.scheduling.drafts import Drafter
 from octavo_engine.scheduling.kv_cache import KVCache
-from octavo_engine.scheduling.pace import Pacer
+from octavo_engine.scheduling.pace import Least, Pacer
 from octavo_engine.scheduling.policy import make_policy
 from octavo_engine.scheduling.scheduler import Scheduler
 from octavo_engine.tokenizer import Detokenizer, Tokenizer
@@ -61,6 +62,7 @@ class Assembly:
 
     engine: Engine
     spec: ModelSpec
+    cost: ModelCost  # of the part of the model that the slowest rank has
     machine: Machine  # what that device can do at best
     device: torch.device
     dtype: torch.dtype
@@ -135,6 +137,10 @@ def assemble(
             if others is not None and others.blocks is not None:
                 plan = replace(plan, blocks=min(plan.blocks, others.blocks))
             caches = make_caches(config, platform, decoder.spec, num_blocks=plan.blocks, ranks=ranks, pages=pages)
+    machine = device_rates or measured(platform, on_phase)  # a host's pages are all there by now
+    cost = cost_of(
+        heaviest(spec, config.tensor_parallel_size).spec, dtype.itemsize, cached=cached_width(config, dtype.itemsize)
+    )
     graphs = graphed_steps(config, platform, decoder, caches, needs.max_model_len)
     engine = build_engine(
         config,
@@ -143,13 +149,15 @@ def assemble(
         decoder,
         caches=caches,
         max_model_len=needs.max_model_len,
+        least=Least(cost.decode([1]).least_seconds(machine), cost.token_flops / machine.flops),
         ranks=ranks,
         graphs=graphs,
     )
     return Assembly(
         engine=engine,
         spec=spec,
-        machine=device_rates or measured(platform, on_phase),  # a host's pages are all there by now
+        cost=cost,
+        machine=machine,
         device=device,
         dtype=dtype,
         identity=identity_of(device),
@@ -305,10 +313,14 @@ def build_engine(
     *,
     caches: list[LayerCache],
     max_model_len: int,
+    least: Least | None = None,
     ranks: Ranks | None = None,
     graphs: GraphedSteps | None = None,
 ) -> Engine:
-    """The engine around a model and its cache, whose tensors have one entry a block, and one more for graphs."""
+    """The engine around a model and its cache, whose tensors have one entry a block, and one more for graphs.
+
+    `least`: what a step takes at least, for its pace until steps were seen.
+    """
     eos_ids = frozenset(decoder.spec.eos_ids) | frozenset(tokenizer.eos_ids)
     sampler = Sampler(eos_ids=sorted(eos_ids))
     device, turns = caches[0][0].device, Turns()
@@ -332,7 +344,7 @@ def build_engine(
         detokenizer=lambda request: detokenizer(tokenizer, request),
         eos_ids=eos_ids,
         max_model_len=max_model_len,
-        pacer=Pacer(config.max_decode_slowdown),
+        pacer=Pacer(config.max_decode_slowdown, longest=config.max_step_seconds, least=least),
         overlap=config.async_scheduling and device.type != "cpu",
         turns=turns,
     )

@@ -87,6 +87,13 @@ class EngineConfig:
         minimum=1,
         maximum=1000,
     )
+    max_step_seconds: float = option(
+        0.5,
+        "how long the prompts of one step may take, in seconds as they were learned here: nobody who streams waits"
+        " longer for them at a time, and first tokens do not wait for all the prompts behind them",
+        minimum=0.01,
+        maximum=3600,
+    )
     async_scheduling: bool = option(
         True,
         "decide and launch the next step while a CUDA device computes this one; without effect on a CPU, and while a"
@@ -106,8 +113,7 @@ class EngineConfig:
         15,
         "tokens of a request that a step may guess, from what it and its prompt say, and compute beside the one that it"
         " computes anyway: as many as are likely enough to save more time than they take; greedy and seeded answers are"
-        " the same with any number; 0: none; without effect where the device is CUDA, and for requests with penalties"
-        " or a given form",
+        " the same with any number; 0: none; without effect where the device is CUDA",
         minimum=0,
         maximum=255,
     )

@@ -25,6 +25,7 @@ from octavo_engine.batch import Batch, Known
 from octavo_engine.config import EngineConfig, ServeSettings
 from octavo_engine.engine import Recorder
 from octavo_engine.model.spec import read_spec
+from octavo_engine.model.tensors.costs import cost_of
 from octavo_engine.prompt_reading import PromptReading
 from octavo_engine.request import Sampled
 from octavo_engine.roofline import Machine
@@ -111,6 +112,7 @@ def main(gguf: str, termination_log: str, gate: str, *flags: str) -> int:
         return Assembly(
             engine=engine_around(model, tokenizer, recorder, config),
             spec=read_spec(gguf),
+            cost=cost_of(read_spec(gguf), 4),
             machine=Machine(name="none", bandwidth=1e9, flops=1e9),
             device=torch.device("cuda"),  # so the script says; nothing is put there
             dtype=torch.float32,

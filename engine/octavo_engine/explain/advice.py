@@ -23,12 +23,13 @@ WAITING = {
     "new": Wait(
         "It waited for the step that was under way when it came.",
         "They wait for the step that is under way.",
-        "Shorter steps (--max-num-batched-tokens) take it in sooner.",
+        "Shorter steps (--max-step-seconds, --max-num-batched-tokens) take it in sooner.",
     ),
     "token_budget": Wait(
         "Prompts before it used up the steps' tokens.",
         "Prompts that are being computed use up the steps' tokens.",
-        "Raise --max-num-batched-tokens, or --max-decode-slowdown if decodes may be slower for it, or add a replica.",
+        "Raise --max-decode-slowdown if decodes may be slower for it, or --max-step-seconds and"
+        " --max-num-batched-tokens, or add a replica.",
     ),
     "kv_full": Wait(
         "Its prompt had no room in the KV cache beside what ran.",
@@ -120,7 +121,7 @@ def _decode(document: Json) -> str:
         prompts = counted(gap["prompt_tokens_in_step"], "prompt token was", "prompt tokens were")
         return (
             f"Most of that is one pause of {gap['seconds']:.2f} s, in which {prompts} computed:"
-            " lower --max-decode-slowdown or --max-num-batched-tokens."
+            " lower --max-step-seconds or --max-decode-slowdown."
         )
     output = document["tokens"]["output"]
     pace = f" at {output / seconds:.1f} tokens a second" if seconds and output > 1 else ""

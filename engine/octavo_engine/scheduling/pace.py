@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from octavo_engine.batch import Batch
 
 MIN_PROMPT_TOKENS = 4
 """A prompt makes some progress in every step, however slow the machine."""
 MIN_TELLING_TOKENS = 64
-"""A step of fewer prompt tokens alone takes as long as a decode, and says little about what one of them costs."""
+"""A step of fewer prompt tokens alone takes nearly as long, and says little about what one of them costs."""
 LEARNING_RATE = 0.2
 STALE_STEPS = 1024
 """So many steps with prompts after decodes were last seen alone, what is known of them is as uncertain as the rest."""
@@ -35,12 +36,14 @@ class Pace:
 
     `equal_tokens`: prompt tokens that take as long as the running requests' decodes without them. `slowdown`: how many
     times as long as these decodes a step may be while one prompt is computed, at least 1. `equal_drafted`: the same for
-    tokens of drafts, which are cheaper where a step reads more than it computes.
+    tokens of drafts, which are cheaper where a step reads more than it computes. `most_tokens`: prompt tokens of any
+    step, whoever waits.
     """
 
     equal_tokens: float
     slowdown: float
     equal_drafted: float = math.inf
+    most_tokens: int = MANY
 
     def drafted_tokens(self, prompt_tokens: int) -> int:
         """Tokens of drafts for a step that computes so many of prompts: what these leave of its slowdown."""
@@ -59,7 +62,15 @@ class Pace:
         decodes in each step meanwhile. Each has its share, and each wants it for all those before it, too: so what
         they have together grows with the square of their number.
         """
-        return max(MIN_PROMPT_TOKENS, int(self.equal_tokens * (self.slowdown - 1) * prompts**2))
+        tokens = self.equal_tokens * (self.slowdown - 1) * prompts**2
+        return max(MIN_PROMPT_TOKENS, int(min(tokens, self.most_tokens)))
+
+
+class Least(NamedTuple):
+    """Seconds that a machine takes at least: for a step's decodes, and for a token of a prompt."""
+
+    decodes: float
+    token: float
 
 
 class Pacer:
@@ -67,10 +78,13 @@ class Pacer:
 
     A step is expected to take the time of its decodes and that of its prompt tokens. What it took beside that corrects
     each of both estimates by its share in the sum; but that of decodes the less, the more lately they were seen alone.
+
+    `slowdown`: see Pace. `longest`: seconds that the prompts of a step may take. `least`: stands in for what was not
+    seen yet.
     """
 
-    def __init__(self, slowdown: float) -> None:
-        self._slowdown = slowdown
+    def __init__(self, slowdown: float, *, longest: float = math.inf, least: Least | None = None) -> None:
+        self._slowdown, self._longest, self._least = slowdown, longest, least
         self._decode_seconds: float | None = None  # of one step's decodes together
         self._token_seconds: float | None = None  # of one prompt token
         self._drafted_seconds: float | None = None  # of one token of a draft
@@ -78,11 +92,15 @@ class Pacer:
 
     @property
     def pace(self) -> Pace | None:
-        """The present pace; None, which is no limit, before a decode and a prompt were seen."""
-        if self._decode_seconds is None or self._token_seconds is None:
+        """The present pace; None, which is no limit, where a decode or a prompt was not seen yet and nothing stands in
+        for it."""
+        decodes = self._decode_seconds or (self._least and self._least.decodes)
+        token = self._token_seconds or (self._least and self._least.token)
+        if not decodes or not token:
             return None
-        drafted = self._drafted_seconds or self._token_seconds
-        return Pace(self._decode_seconds / self._token_seconds, self._slowdown, self._decode_seconds / drafted)
+        drafted = self._drafted_seconds or token
+        most = max(MIN_TELLING_TOKENS, int(min(self._longest / token, MANY)))
+        return Pace(decodes / token, self._slowdown, decodes / drafted, most)
 
     def observe(self, batch: Batch, seconds: float) -> None:
         """Learn from a step that took `seconds`."""

@@ -47,7 +47,7 @@ class Scheduler:
     ) -> None:
         self._cache = cache
         self._drafter = drafter
-        self._budget = max_num_batched_tokens
+        self._budget = self._step_tokens = max_num_batched_tokens
         self._max_seqs = max_num_seqs
         self._chunked = enable_chunked_prefill
         self._policy = policy
@@ -122,7 +122,7 @@ class Scheduler:
     def schedule(self, now: float, pace: Pace | None = None, *, drafts: bool = True) -> Batch:
         """Decide the next step at time `now`. Blocks are taken here; nothing is computed yet.
 
-        `pace`: how much of prompts a step may compute beside decodes, and what a guess must be worth; None: all that
+        `pace`: how much of prompts a step may compute, and what a guess must be worth; None: all that
         the token budget allows, and no guesses. `drafts`: False while a batch is being computed: what a guess would
         follow is not known.
         """
@@ -132,8 +132,10 @@ class Scheduler:
         if prefills or self._ending:
             others = self._ending.union(self._prefilling)
             decodes = [request for request in decodes if request not in others]
-        if pace is not None and decodes:
-            plan.limit_prompts(pace.prompt_tokens(self._num_prompts(len(prefills))))
+        if pace is not None:
+            most = pace.prompt_tokens(self._num_prompts(len(prefills))) if decodes else pace.most_tokens
+            plan.limit_prompts(most)
+            self._step_tokens = min(self._budget, pace.most_tokens)
         if len(decodes) < self._budget:
             self._decode(decodes, plan)
         else:  # decodes alone would take the whole budget: rank decides, or a prompt might never have a turn
@@ -361,7 +363,7 @@ class Scheduler:
             running_prompt_tokens=sum(request.num_missing for request in self._prefilling),
             running=len(self._running),
             seats=self._max_seqs,
-            step_tokens=self._budget,
+            step_tokens=self._step_tokens,
             oldest_arrival=oldest.arrival if oldest else None,
             blocked=self._blocked if self._waiting else None,
             decided=self._decided,

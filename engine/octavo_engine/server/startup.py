@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from octavo_engine.assembly import Assembly
 from octavo_engine.config import EngineConfig
 from octavo_engine.metrics import Metrics
-from octavo_engine.model.tensors.costs import cached_width, cost_of
-from octavo_engine.model.tensors.sharding import heaviest
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +72,8 @@ class StartupReport:
         )
         blocks, size = assembly.num_blocks, config.block_size
         log.info("KV cache %.2f GiB: %d blocks of %d tokens", assembly.cache_bytes / GIB, blocks, size)
-        machine, width = assembly.machine, assembly.dtype.itemsize
-        part = heaviest(assembly.spec, config.tensor_parallel_size).spec  # the machine is one rank's: so is the work
-        self._metrics.know(cost_of(part, width, cached=cached_width(config, width)), machine)
+        machine = assembly.machine
+        self._metrics.know(assembly.cost, machine)  # both are one rank's
         rates = machine.bandwidth / 1e9, machine.flops / 1e9
         log.info("%s: reads %.0f GB/s, multiplies at %.0f GFLOP/s", machine.name, *rates)
 

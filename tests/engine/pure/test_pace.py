@@ -8,7 +8,7 @@ from statistics import median, quantiles
 import pytest
 
 from octavo_engine.batch import Batch, Slice
-from octavo_engine.scheduling.pace import MARGIN, MIN_PROMPT_TOKENS, STALE_STEPS, Pace, Pacer
+from octavo_engine.scheduling.pace import MARGIN, MIN_PROMPT_TOKENS, MIN_TELLING_TOKENS, STALE_STEPS, Least, Pace, Pacer
 from scheduling_helpers import request, run, scheduler, shape, step
 
 
@@ -20,6 +20,10 @@ class TestPace:
     @pytest.mark.parametrize(("prompts", "tokens"), [(2, 200), (3, 450), (10, 5000)])
     def test_many_prompts_get_more_than_one(self, prompts: int, tokens: int):
         assert Pace(equal_tokens=100, slowdown=1.5).prompt_tokens(prompts) == tokens
+
+    def test_however_many_wait_a_step_has_no_more_than_the_most(self):
+        pace = Pace(equal_tokens=100, slowdown=1.5, most_tokens=300)
+        assert [pace.prompt_tokens(prompts) for prompts in (1, 2, 3, 100)] == [50, 200, 300, 300]
 
     def test_a_guess_must_come_true_as_often_as_it_costs_what_it_saves(self):
         assert Pace(equal_tokens=10, slowdown=2, equal_drafted=20).price(decodes=5) == pytest.approx(MARGIN * 0.25)
@@ -81,6 +85,30 @@ class TestPacerOfDrafts:
     def test_it_never_costs_nothing_nor_more_than_a_prompt_token(self):
         assert self.seen(0.0).equal_drafted <= 10 * 25 * 1.2
         assert self.seen(0.002).equal_drafted >= 25 * 0.7
+
+
+class TestTheLongestStep:
+    def test_it_is_as_many_tokens_as_were_seen_to_take_so_long(self):
+        pacer, machine = Pacer(1.5, longest=0.1), Machine(0.01, 0.0004)
+        machine.step(pacer, 0, 100)
+        machine.step(pacer, 4, 0)
+        assert pacer.pace is not None
+        assert pacer.pace.most_tokens == 250
+
+    def test_a_slow_machine_computes_as_many_as_make_a_step_worth_while(self):
+        pacer, machine = Pacer(1.5, longest=0.1), Machine(0.5, 0.1)
+        machine.step(pacer, 0, 100)
+        machine.step(pacer, 4, 0)
+        assert pacer.pace is not None
+        assert pacer.pace.most_tokens == MIN_TELLING_TOKENS
+
+    def test_what_the_machine_does_at_best_stands_in_until_steps_were_seen(self):
+        pacer, machine = Pacer(1.5, longest=0.1, least=Least(decodes=0.02, token=0.0002)), Machine(0.01, 0.0004)
+        assert pacer.pace == Pace(100.0, 1.5, 100.0, most_tokens=500)
+        machine.step(pacer, 4, 0)
+        assert pacer.pace == Pace(pytest.approx(50.0), 1.5, pytest.approx(50.0), most_tokens=500)
+        machine.step(pacer, 0, 100)
+        assert pacer.pace == Pace(pytest.approx(25.0), 1.5, pytest.approx(25.0), most_tokens=250)
 
 
 class TestPacer:
@@ -173,10 +201,14 @@ class TestWithTheScheduler:
         made.add(long)
         assert shape(made.schedule(0.0, self.PACE)) == [(short.id, 3, 1), (long.id, 0, 32)]
 
-    def test_without_decodes_there_is_no_limit(self):
+    def test_without_decodes_there_is_the_most_and_the_budget(self):
         made, long = scheduler(budget=100, blocks=200), request(300)
         made.add(long)
-        assert shape(made.schedule(0.0, self.PACE)) == [(long.id, 0, 100)]
+        first = made.schedule(0.0, Pace(64.0, 1.5, most_tokens=70))
+        assert shape(first) == [(long.id, 0, 70)]
+        assert made.stats().step_tokens == 70
+        made.computed(first)
+        assert shape(made.schedule(0.0, self.PACE)) == [(long.id, 70, 100)]
 
     def test_prompts_that_wait_for_blocks_do_not_count(self):
         made = scheduler(budget=100, blocks=90, seqs=20)
@@ -235,3 +267,35 @@ def test_without_a_pace_it_does():
     before, while_, count = gaps_beside_a_long_prompt(None)
     assert count <= 3
     assert max(while_) > 50 * median(before)
+
+
+def first_tokens_of_a_burst(pacer: Pacer) -> tuple[list[float], float]:
+    """Thirty-two prompts at once, on a slow machine: when each had its first token, and the longest step, in
+    seconds."""
+    made, burst = scheduler(budget=2048, blocks=2000, seqs=64), [request(128) for _ in range(32)]
+    now = longest = 0.0
+    firsts: dict[str, float] = {}
+    for item in burst:
+        made.add(item)
+    while len(firsts) < len(burst):
+        batch = made.schedule(now, pacer.pace)
+        tokens = batch.num_tokens - batch.num_continuing
+        seconds = (0.01 + 0.002 * batch.num_continuing if batch.num_continuing else 0.0) + 0.002 * tokens
+        now, longest = now + seconds, max(longest, seconds)
+        pacer.observe(batch, seconds)
+        run(made, batch)
+        for item in burst:
+            if item.num_output:
+                firsts.setdefault(item.id, now)
+    return list(firsts.values()), longest
+
+
+def test_a_burst_has_its_first_tokens_one_after_the_other_and_the_last_hardly_later():
+    least = Least(0.01, 0.001)  # half of what it takes
+    together, long = first_tokens_of_a_burst(Pacer(1.75, least=least))
+    apart, short = first_tokens_of_a_burst(Pacer(1.75, longest=0.5, least=least))
+    assert long > 4.0
+    assert short < 1.2, "the first step is by what the machine does at best, the others by what it does"
+    assert min(apart) < 0.3 * min(together)
+    assert sum(apart) < 0.9 * sum(together)
+    assert max(apart) < 1.2 * max(together)

@@ -51,6 +51,7 @@ def test_its_numbers_are_the_codes():
     config = EngineConfig(model="m")
     assert f"`--scheduling-ageing-seconds` ({config.scheduling_ageing_seconds:g})" in TEXT
     assert f"`--max-decode-slowdown` ({config.max_decode_slowdown:g})" in TEXT
+    assert f"`--max-step-seconds` ({config.max_step_seconds:g})" in TEXT
     assert f"`--num-speculative-tokens` ({config.num_speculative_tokens})" in TEXT
     assert f"`--max-num-seqs` and {SCORED_ROWS}" in TEXT
     assert (LONG, SHORT, FIRST_TRUST, LEARNING_RATE) == (4, 2, 0.5, 0.1)  # which it says in words
