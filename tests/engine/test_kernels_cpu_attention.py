@@ -67,6 +67,30 @@ def test_a_query_alone_gets_the_bits_that_it_gets_among_others(dtype: torch.dtyp
         assert torch.equal(found[0], together[row]), f"with {threads} threads"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (16, 6), (72, 16)])
+def test_each_query_of_a_prompt_gets_the_bits_that_it_gets_alone(
+    head_dim: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> None:
+    """Many queries meet keys that were widened before, a single one widens what it reads."""
+    first, count = 237, 61
+    case = Case(
+        ((first, count),), heads=9, kv_heads=3, head_dim=head_dim, block_size=block_size, window=window, dtype=dtype
+    )
+    query, keys, values, layout = case.inputs("cpu")
+    kernels = choose_attention("cpu")
+    together = kernels.attend(query, keys, values, layout, scale=0.125, window=window)
+    for row in range(count):
+        alone = replace(
+            layout,
+            query_start=torch.tensor([0, 1], dtype=torch.int32),
+            context_lens=torch.tensor([first + row + 1], dtype=torch.int32),
+        )
+        found = kernels.attend(query[row : row + 1], keys, values, alone, scale=0.125, window=window)
+        assert torch.equal(found[0], together[row]), f"query {row}"
+
+
 decodes = st.lists(st.tuples(st.integers(0, 200), st.just(1)), max_size=6)
 chunks = st.lists(st.tuples(st.integers(0, 300), st.integers(2, 70)), max_size=2)
 

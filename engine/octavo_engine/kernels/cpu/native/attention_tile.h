@@ -23,8 +23,10 @@ constexpr float HIDDEN = -std::numeric_limits<float>::infinity();
 template <typename T>
 struct Workspace {
     Buffer<T> query_memory, key_memory, value_memory;
+    Buffer<Wide> wide_query_memory, wide_key_memory, wide_value_memory;
     SoftmaxMemory total_memory, piece_memory;
     T *queries, *keys, *last_values;  // [rows][dim]; what a tile of keys and its last word of values may be copied to
+    Wide *wide_queries, *wide_keys, *wide_values;  // the same [rows][dim]; [dim][KEYS] and [KEYS][dim] of a tile
     Softmaxes total, piece;
     int64_t dim, width, rows;
 
@@ -33,6 +35,10 @@ struct Workspace {
         queries = query_memory.fit(rows * dim);
         keys = key_memory.fit(dim * KEYS);
         last_values = value_memory.fit(dim * STEP<T>);
+        if (WIDENS<T>) {
+            wide_queries = wide_query_memory.fit(rows * dim);
+            wide_keys = wide_key_memory.fit(dim * KEYS), wide_values = wide_value_memory.fit(KEYS * dim);
+        }
         total = total_memory.fit(rows, width), piece = piece_memory.fit(rows, width);
     }
 };
@@ -114,6 +120,14 @@ struct ValueColumns {
     const T* at(int64_t step, int64_t vector) const { return words[step] + vector * Dot<T>::WIDTH; }
 };
 
+// A tile's keys or values when they are widened: one number of each column at every step, all side by side.
+struct WideColumns {
+    const Wide* first;
+    int64_t stride;
+
+    const Wide* at(int64_t step, int64_t vector) const { return first + step * stride + vector * LANES; }
+};
+
 // ---- products ------------------------------------------------------------------------------------------------------
 
 // A tile's columns, and those of the tile that comes next: of that, each line is asked for where the same of this one
@@ -121,13 +135,24 @@ struct ValueColumns {
 template <typename Columns>
 struct InTurn {
     const Columns &now, &next;
+
+    void ask_for_next(int64_t step, int64_t vector) const {
+        __builtin_prefetch(next.at(step, vector), 0, 2);  // second level: the first is smaller than a tile
+    }
+};
+
+// Columns that are all at hand.
+struct AtHand {
+    WideColumns now;
+
+    static void ask_for_next(int64_t, int64_t) {}
 };
 
 // c = a . b, or c = c * shrink + a . b, for ROWS rows of a and VECTORS vectors of columns of b from `first` on, for
 // the words [begin, end). Of the last vector only `left` numbers are read. Rows of a lie `depth` numbers apart, of c
 // `width`.
 template <typename T, int ROWS, int VECTORS, bool ADD, bool RAGGED, typename Columns>
-void product_in_float(const T* a, int64_t depth, const InTurn<Columns>& b, int64_t first, int64_t begin, int64_t end,
+void product_in_float(const T* a, int64_t depth, const Columns& b, int64_t first, int64_t begin, int64_t end,
                       int64_t left, float* c, int64_t width, const float* shrink) {
     Vec sum[ROWS][VECTORS];
 #pragma GCC unroll 12  // all loops over rows and vectors: only then do the sums stay in registers
@@ -142,7 +167,7 @@ void product_in_float(const T* a, int64_t depth, const InTurn<Columns>& b, int64
             const T* from = b.now.at(step, first + i);
             const int64_t numbers = std::max<int64_t>(0, left - i * Dot<T>::WIDTH);
             column[i] = RAGGED ? Dot<T>::load(from, numbers) : Dot<T>::load(from);
-            __builtin_prefetch(b.next.at(step, first + i), 0, 2);  // second level: the first is smaller than a tile
+            b.ask_for_next(step, first + i);
         }
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row) {
@@ -157,18 +182,18 @@ void product_in_float(const T* a, int64_t depth, const InTurn<Columns>& b, int64
         for (int i = 0; i < VECTORS; ++i) store(c + row * width + i * LANES, sum[row][i]);
 }
 
-// Numbers of bfloat16 are short enough for sums in float32.
-template <int ROWS, int VECTORS, bool ADD, bool RAGGED, typename Columns>
-void product(const Bf16* a, int64_t depth, const InTurn<Columns>& b, int64_t first, int64_t steps, int64_t left,
-             float* c, int64_t width, const float* shrink) {
-    product_in_float<Bf16, ROWS, VECTORS, ADD, RAGGED>(a, depth, b, first, 0, steps, left, c, width, shrink);
+// Numbers of bfloat16 are short enough for sums in float32, as they are or widened.
+template <int ROWS, int VECTORS, bool ADD, bool RAGGED, typename T, typename Columns>
+void product(const T* a, int64_t depth, const Columns& b, int64_t first, int64_t steps, int64_t left, float* c,
+             int64_t width, const float* shrink) {
+    product_in_float<T, ROWS, VECTORS, ADD, RAGGED>(a, depth, b, first, 0, steps, left, c, width, shrink);
 }
 
 // Products of float32 are summed in float64 every FOLD words, as in linear.cpp: an error of a score is one of all that
 // its key weighs.
 template <int ROWS, int VECTORS, bool ADD, bool RAGGED, typename Columns>
-void product(const float* a, int64_t depth, const InTurn<Columns>& b, int64_t first, int64_t steps, int64_t left,
-             float* c, int64_t width, const float* shrink) {
+void product(const float* a, int64_t depth, const Columns& b, int64_t first, int64_t steps, int64_t left, float* c,
+             int64_t width, const float* shrink) {
     constexpr int64_t FOLD = 16, WIDTH = VECTORS * LANES;
     Doubles total[ROWS][VECTORS] = {};
     alignas(64) float part[ROWS * WIDTH];
@@ -190,9 +215,8 @@ void product(const float* a, int64_t depth, const InTurn<Columns>& b, int64_t fi
 // All columns, of which the last may be no whole pass; few rows take twice as many at once, to keep as many sums going.
 // Rows of c are whole passes.
 template <typename T, int ROWS, bool ADD, typename Columns>
-void all_columns(const T* a, int64_t depth, const InTurn<Columns>& b, int64_t columns, int64_t steps, float* c,
-                 int64_t width, const float* shrink) {
-    constexpr int64_t WIDE = 2 * PASS;
+void all_columns(const T* a, int64_t depth, const Columns& b, int64_t columns, int64_t steps, float* c, int64_t width,
+                 const float* shrink) {
     int64_t column = 0;
     const auto pass = [&](auto vectors, auto ragged) {
         product<ROWS, vectors, ADD, ragged>(a, depth, b, column / LANES, steps, (columns - column) * STEP<T>,
@@ -201,14 +225,14 @@ void all_columns(const T* a, int64_t depth, const InTurn<Columns>& b, int64_t co
     };
     using std::bool_constant, std::integral_constant;
     if constexpr (2 * ROWS <= TILE_ROWS)
-        while (column + WIDE <= columns) pass(integral_constant<int, 4>{}, bool_constant<false>{});
+        while (column + 2 * PASS <= columns) pass(integral_constant<int, 4>{}, bool_constant<false>{});
     while (column + PASS <= columns) pass(integral_constant<int, 2>{}, bool_constant<false>{});
     if (column < columns) pass(integral_constant<int, 2>{}, bool_constant<true>{});
 }
 
 template <typename T, bool ADD, int ROWS = TILE_ROWS, typename Columns>
-void multiply(int64_t rows, const T* a, int64_t depth, const InTurn<Columns>& b, int64_t columns, int64_t steps,
-              float* c, int64_t width, const float* shrink = nullptr) {
+void multiply(int64_t rows, const T* a, int64_t depth, const Columns& b, int64_t columns, int64_t steps, float* c,
+              int64_t width, const float* shrink = nullptr) {
     if (rows == ROWS) return all_columns<T, ROWS, ADD>(a, depth, b, columns, steps, c, width, shrink);
     if constexpr (ROWS > 1) multiply<T, ADD, ROWS - 1>(rows, a, depth, b, columns, steps, c, width, shrink);
 }
@@ -269,6 +293,15 @@ inline void clear(Softmaxes of, int64_t rows, int64_t width) {
 
 // ---- a piece -------------------------------------------------------------------------------------------------------
 
+constexpr int64_t WIDE_BLOCKS = 4;  // of rows that meet a widened tile together
+constexpr int64_t WORTH_WIDENING = 4 * TILE_ROWS;  // rows; fewer take less time to widen what they read each time
+
+// Whether so many rows of one key/value head meet keys and values that were widened: if these are whole vectors.
+template <typename T>
+bool is_widened(int64_t rows, int64_t dim) {
+    return WIDENS<T> && rows >= WORTH_WIDENING && dim % PASS == 0;
+}
+
 // The work of one item: the keys [begin, end), and rows of one key/value head after the other.
 template <typename T>
 struct Job {
@@ -282,6 +315,13 @@ struct Job {
     Tile<T> at(int64_t key) const { return {step, keys, values, tile.sequence, kv_head, key}; }
 };
 
+// One row's scores of a tile become weights; returns what older sums shrink by.
+template <typename T>
+float weigh(const Job<T>& job, Softmaxes to, int64_t row, int64_t first_key, float* scores, T* weights) {
+    hide(scores, first_key, job.position(row), job.step.window);
+    return soften(scores, job.step.scale, to.largest[row], to.totals[row], weights);
+}
+
 // Up to TILE_ROWS rows of one key/value head, from `row` on, meet a tile of keys.
 template <typename T>
 void add_rows(const Job<T>& job, const Workspace<T>& work, const T* queries, Softmaxes to, int64_t row, int64_t rows,
@@ -292,13 +332,63 @@ void add_rows(const Job<T>& job, const Workspace<T>& work, const T* queries, Sof
     float shrink[TILE_ROWS];
     multiply<T, false>(rows, queries + row * work.dim, work.dim, keys, up_to(count, PASS), work.dim / STEP<T>, scores,
                        KEYS);
-    for (int64_t i = 0; i < rows; ++i) {
-        float* of = scores + i * KEYS;
-        hide(of, first_key, job.position(row + i), job.step.window);
-        shrink[i] = soften(of, job.step.scale, to.largest[row + i], to.totals[row + i], weights + i * KEYS);
-    }
+    for (int64_t i = 0; i < rows; ++i)
+        shrink[i] = weigh(job, to, row + i, first_key, scores + i * KEYS, weights + i * KEYS);
     multiply<T, true>(rows, weights, KEYS, values, work.dim, up_to(count, STEP<T>) / STEP<T>,
                       to.outputs + row * work.width, work.width, shrink);
+}
+
+// Columns, widened and turned so that a number of each lies beside the same of the others: `steps` words of `vectors`
+// vectors. Others are asked for meanwhile.
+template <typename T, typename Columns>
+void widen(const InTurn<Columns>& columns, int64_t steps, int64_t vectors, Wide* out) {
+    for (int64_t step = 0; step < steps; ++step)
+        for (int64_t i = 0; i < vectors; ++i) {
+            columns.ask_for_next(step, i);
+            for (int part = 0; part < Dot<T>::PARTS; ++part)
+                store(&out[((step * Dot<T>::PARTS + part) * vectors + i) * LANES].number,
+                      Dot<T>::column(columns.now.at(step, i), part));
+        }
+}
+
+// As add_rows, of a tile that was widened, for up to WIDE_BLOCKS * PRODUCT_ROWS rows: first all their scores are
+// computed, and then all their sums, since keys and values together would not stay in the first cache.
+template <typename T>
+void add_wide_rows(const Job<T>& job, const Workspace<T>& work, const Wide* queries, Softmaxes to, int64_t row,
+                   int64_t rows, int64_t first_key, int64_t count, const AtHand& keys, const AtHand& values) {
+    alignas(64) float scores[WIDE_BLOCKS * PRODUCT_ROWS * KEYS];
+    alignas(64) T weights[KEYS];
+    float shrink[WIDE_BLOCKS * PRODUCT_ROWS];
+    for (int64_t i = 0; i < rows; i += PRODUCT_ROWS)
+        multiply<Wide, false, PRODUCT_ROWS>(std::min(PRODUCT_ROWS, rows - i), queries + (row + i) * work.dim, work.dim,
+                                            keys, up_to(count, PASS), work.dim, scores + i * KEYS, KEYS);
+    for (int64_t i = 0; i < rows; ++i) {
+        float* of = scores + i * KEYS;
+        shrink[i] = weigh(job, to, row + i, first_key, of, weights);
+        for (int64_t key = 0; key < KEYS; key += LANES) store(of + key, load(weights + key));  // rounded, as products are
+    }
+    for (int64_t i = 0; i < rows; i += PRODUCT_ROWS)
+        multiply<Wide, true, PRODUCT_ROWS>(std::min(PRODUCT_ROWS, rows - i),
+                                           reinterpret_cast<const Wide*>(scores + i * KEYS), KEYS, values, work.dim,
+                                           up_to(count, STEP<T>), to.outputs + (row + i) * work.width, work.width,
+                                           shrink + i);
+}
+
+// As add_tile, for many rows.
+template <typename T>
+void add_wide_tile(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t head, int64_t first_key, int64_t count,
+                   const InTurn<KeyColumns<T>>& keys, const InTurn<ValueColumns<T>>& values) {
+    constexpr int64_t BLOCK = WIDE_BLOCKS * PRODUCT_ROWS;
+    const int64_t rows = job.rows();
+    const Wide* queries = work.wide_queries + head * rows * work.dim;
+    widen<T>(keys, work.dim / STEP<T>, KEYS / LANES, work.wide_keys);
+    widen<T>(values, up_to(count, STEP<T>) / STEP<T>, work.dim / LANES, work.wide_values);
+    const AtHand wide_keys{{work.wide_keys, KEYS}}, wide_values{{work.wide_values, work.dim}};
+    for (int64_t row = 0; row < rows; row += BLOCK) {
+        const int64_t end = std::min(row + BLOCK, rows);
+        if (first_key <= job.position(end - 1))
+            add_wide_rows(job, work, queries, to, row, end - row, first_key, count, wide_keys, wide_values);
+    }
 }
 
 // All rows of one key/value head, the job's `head`-th, meet a tile of keys.
@@ -309,6 +399,9 @@ void add_tile(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t head,
     const T* queries = work.queries + head * rows * work.dim;
     const KeyColumns<T> keys(tile, head, work.keys), next_keys(next, head, nullptr);
     const ValueColumns<T> values(tile, head, work.last_values), next_values(next, head, nullptr);
+    if constexpr (WIDENS<T>)
+        if (is_widened<T>(rows, work.dim))
+            return add_wide_tile<T>(job, work, to, head, first_key, tile.count, {keys, next_keys}, {values, next_values});
     for (int64_t block = 0; block < blocks; ++block) {
         const int64_t row = rows * block / blocks, end = rows * (block + 1) / blocks;
         if (first_key <= job.position(end - 1))
@@ -331,7 +424,7 @@ void add_piece(const Job<T>& job, const Job<T>* next, Workspace<T>& work, Softma
     }
 }
 
-// The rows' queries, side by side.
+// The rows' queries, side by side; widened, too, if they meet keys that are.
 template <typename T>
 void gather_queries(const Job<T>& job, const T* query, int64_t stride, Workspace<T>& work) {
     const int64_t group = job.step.group(), dim = work.dim;
@@ -340,6 +433,8 @@ void gather_queries(const Job<T>& job, const T* query, int64_t stride, Workspace
     for (int64_t kv_head = 0; kv_head < job.kv_heads; ++kv_head)
         for (int64_t i = 0; i < job.tile.count; ++i, to += group * dim)
             std::copy_n(first + i * stride + kv_head * group * dim, group * dim, to);
+    if (WIDENS<T> && is_widened<T>(job.rows(), dim))
+        for (int64_t i = 0; i < work.rows * dim; i += LANES) store(&work.wide_queries[i].number, load(work.queries + i));
 }
 
 // One row's sums, weighed, are its output.

@@ -10,6 +10,7 @@
 //   Dot<T>                 products of numbers as they are stored, summed in float32: of Bf16 two at a time. Where a
 //                          processor cannot do that, a pair's PARTS are taken one after another, and rows that meet many
 //                          columns are widened before (Input)
+//   Wide                   a number of bfloat16 that was widened: its products are summed like those of Bf16, not of float
 //   TILE_ROWS              rows of a register tile two vectors wide: with its operands it fills the registers
 //   PRODUCT_ROWS           the same where one part of the operands is there at a time
 //   exponential, silu
@@ -69,6 +70,25 @@ struct Dot<float> {
     static Operand column(const float* from, int) { return load(from); }
     static Operand input(const float* one, int) { return broadcast(one); }
 };
+
+struct Wide {
+    float number;
+};
+
+template <>
+struct Dot<Wide> {
+    static constexpr int64_t WIDTH = LANES;
+    using Operand = Vec;
+    static Operand load(const Wide* from) { return octavo::load(&from->number); }
+    static Operand load(const Wide* from, int64_t left) { return octavo::load(&from->number, first_lanes(left)); }
+    static Operand broadcast(const Wide* one) { return octavo::broadcast(one->number); }
+    static Vec add(Vec sum, Operand a, Operand b) { return fma(a, b, sum); }
+};
+
+// Numbers that meet many rows are widened once, where a product would widen them each time; a word's first number is the
+// one that it takes first.
+template <typename T>
+constexpr bool WIDENS = Dot<T>::PARTS > 1 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 
 // e to the x, to about one unit in the last place; 0 for -inf. x = n ln 2 + r, and a polynomial for e to the r.
 inline Vec exponential(Vec x) {
