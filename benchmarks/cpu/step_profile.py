@@ -49,6 +49,8 @@ def engine_with(model: Path, streams: int, context: int, steps: int, threads: in
         threads=threads,
         kv_cache_memory_bytes=2 << 30,
         num_speculative_tokens=0,  # a step is to give one token of each
+        max_decode_slowdown=1000.0,  # all prompts are computed before the first answer ends
+        max_step_seconds=3600.0,
     )
     engine = assemble(config, load_tokenizer(str(model)), Unrecorded()).engine
     for number in range(streams):

@@ -36,8 +36,8 @@ class Pace:
 
     `equal_tokens`: prompt tokens that take as long as the running requests' decodes without them. `slowdown`: how many
     times as long as these decodes a step may be while one prompt is computed, at least 1. `equal_drafted`: the same for
-    tokens of drafts, which are cheaper where a step reads more than it computes. `most_tokens`: prompt tokens of any
-    step, whoever waits.
+    tokens of drafts, which are cheaper where a step reads more than it computes. `most_tokens`: prompt tokens of a
+    step that keeps somebody waiting, however many prompts there are.
     """
 
     equal_tokens: float

@@ -133,8 +133,11 @@ class Scheduler:
             others = self._ending.union(self._prefilling)
             decodes = [request for request in decodes if request not in others]
         if pace is not None:
-            most = pace.prompt_tokens(self._num_prompts(len(prefills))) if decodes else pace.most_tokens
-            plan.limit_prompts(most)
+            prompts = self._num_prompts(len(prefills))
+            if decodes:
+                plan.limit_prompts(pace.prompt_tokens(prompts))
+            elif prompts > 1:  # one alone keeps nobody waiting
+                plan.limit_prompts(pace.most_tokens)
             self._step_tokens = min(self._budget, pace.most_tokens)
         if len(decodes) < self._budget:
             self._decode(decodes, plan)

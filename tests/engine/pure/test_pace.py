@@ -201,14 +201,16 @@ class TestWithTheScheduler:
         made.add(long)
         assert shape(made.schedule(0.0, self.PACE)) == [(short.id, 3, 1), (long.id, 0, 32)]
 
-    def test_without_decodes_there_is_the_most_and_the_budget(self):
-        made, long = scheduler(budget=100, blocks=200), request(300)
+    def test_without_decodes_one_prompt_has_the_budget_and_several_the_most(self):
+        made, long, behind = scheduler(budget=100, blocks=200), request(300), request(9)
+        pace = Pace(64.0, 1.5, most_tokens=70)
         made.add(long)
-        first = made.schedule(0.0, Pace(64.0, 1.5, most_tokens=70))
-        assert shape(first) == [(long.id, 0, 70)]
-        assert made.stats().step_tokens == 70
+        first = made.schedule(0.0, pace)
+        assert shape(first) == [(long.id, 0, 100)]
         made.computed(first)
-        assert shape(made.schedule(0.0, self.PACE)) == [(long.id, 70, 100)]
+        made.add(behind)
+        assert shape(made.schedule(0.0, pace)) == [(long.id, 100, 70)]
+        assert made.stats().step_tokens == 70
 
     def test_prompts_that_wait_for_blocks_do_not_count(self):
         made = scheduler(budget=100, blocks=90, seqs=20)
