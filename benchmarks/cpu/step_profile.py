@@ -62,13 +62,19 @@ def engine_with(model: Path, streams: int, context: int, steps: int, threads: in
     return engine
 
 
-def measure(engine: Engine, steps: int) -> tuple[float, dict[str, float]]:
-    """The median step without a profiler, and each part's share of a step under one."""
+def middle_step(engine: Engine, steps: int) -> float:
+    """Seconds of the median step."""
     times = []
     for _ in range(steps):
         began = time.perf_counter()
         engine.step()
         times.append(time.perf_counter() - began)
+    return sorted(times)[steps // 2]
+
+
+def measure(engine: Engine, steps: int) -> tuple[float, dict[str, float]]:
+    """The median step without a profiler, and each part's share of a step under one."""
+    middle = middle_step(engine, steps)
     profile = cProfile.Profile()
     profile.enable()
     for _ in range(steps):
@@ -82,7 +88,7 @@ def measure(engine: Engine, steps: int) -> tuple[float, dict[str, float]]:
     unseen = [name for name, seconds in spent.items() if not seconds]
     if unseen:
         raise SystemExit(f"never called, so perhaps renamed: {', '.join(unseen)}")
-    return sorted(times)[steps // 2], {name: seconds / spent["step"] for name, seconds in spent.items()}
+    return middle, {name: seconds / spent["step"] for name, seconds in spent.items()}
 
 
 def table(found: Mapping[int, tuple[float, dict[str, float]]]) -> str:

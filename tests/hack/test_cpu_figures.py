@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 import published
-from cpu_figures import client, loads, peers, picture, table
+from cpu_figures import client, loads, long_step, peers, picture, table
 from cpu_figures.goals import Goal, Measured, rows
 from cpu_figures.limits import Limits
 from cpu_figures.results import Figures, Kept, Start, middle
@@ -78,17 +79,16 @@ def test_speed_is_a_ratio_of_what_both_have_run() -> None:
 
 def test_shares_are_of_what_the_machine_can_do() -> None:
     prompt = replace(FIGURES, ttft_median=1.0, ttfts=(1.0,) * 4, prompt_tokens=4 * 1000)
-    found = goals(octavo={"a prompt of 1,024": prompt}, no_drafts={"1 stream": FIGURES, "32 streams at 1,024": FIGURES})
+    found = goals(octavo={"a prompt of 1,024": prompt}, no_drafts={"1 stream": FIGURES}, long_step=0.010)
     assert found["one stream's decode without drafts, of memory's speed"].value == pytest.approx(250e6 / 0.010 / 30e9)
     assert found["a prompt of 1,024, of the matrix products' speed"].value == pytest.approx(1000 * 200e6 / 400e9)
-    assert found["a step of 32 streams at 1,024, without drafts"].value == pytest.approx(10 * 30 / 48)
+    assert found["a step of 32 streams at 1,024, without HTTP and drafts"].value == pytest.approx(10 * 30 / 48)
 
 
 def test_no_draft_makes_a_kernel_look_faster_than_memory() -> None:
     sooner = replace(FIGURES, tpot_mean=0.001, itl_median=0.001)
-    decodes = ("1 stream", "32 streams at 1,024")
-    drafted = goals(octavo=dict.fromkeys(decodes, sooner), no_drafts=dict.fromkeys(decodes, FIGURES))
-    assert drafted == goals(no_drafts=dict.fromkeys(decodes, FIGURES))
+    drafted = goals(octavo={"1 stream": sooner}, no_drafts={"1 stream": FIGURES})
+    assert drafted == goals(no_drafts={"1 stream": FIGURES})
 
 
 def test_a_warm_prefix_is_held_against_the_cold_ones() -> None:
@@ -333,3 +333,17 @@ def test_no_round_after_the_first_is_begun_that_would_end_too_late(
     run.measure()
     assert len(told) == run.rounds == rounds
     assert run.figures(contender) == {loads.CHATS.name: FIGURES}
+
+
+def test_the_long_step_is_measured_once_for_each_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(len(command))
+        return subprocess.CompletedProcess(command, 0, "a word before\n0.125\n")
+
+    monkeypatch.setattr("cpu_figures.long_step.subprocess.run", run)
+    kept, said = Kept(tmp_path), list[str]()
+    for identity in ("one", "one", "another"):
+        assert long_step.measure(Path("m"), 2, identity, kept, said.append) == 0.125
+    assert len(asked) == len(said) == 2

@@ -25,7 +25,7 @@ import published
 from octavo_engine.model.spec import read_spec
 from octavo_engine.model.tensors.costs import cost_of
 
-from . import direct, limits, loads, peers, picture, servers
+from . import direct, limits, loads, long_step, peers, picture, servers
 from .client import LoadClient
 from .outcome import Outcome
 from .results import Kept
@@ -54,18 +54,21 @@ def _measured(options: argparse.Namespace) -> Outcome:
         say(f"the machine is busy (load average {machine['load_average_before']}): figures will be low and uneven")
     limit_key = {"what": "limits", "cpu": machine["cpu"], "threads": options.threads}
     before = limits.Limits(**kept.get_or(limit_key, lambda: limits.measure(options.threads)))
-    plan = _plan(options, model, vllm, dtype)
+    ours = identity_of(Path(octavo_engine.__file__).parent)
+    step = None if options.quick else long_step.measure(model, options.threads, ours, kept, say)
+    plan = _plan(options, model, vllm, dtype, ours)
     run = Run(plan, kept, say)
     run.measure()
-    peer, *ours = plan.contenders
+    peer, *own = plan.contenders
     after = limits.Limits(**kept.get_or(limit_key | {"when": "after"}, lambda: limits.measure(options.threads)))
     return Outcome(
         machine=machine,
         rounds=run.rounds,
         limits=limits.best(before, after),
         cost=cost_of(read_spec(str(model)), width=2),
-        figures={contender.name: run.figures(contender) for contender in (*ours, peer)},
-        starts={contender.name: run.start(contender) for contender in (*ours, peer) if not contender.only_decodes},
+        figures={contender.name: run.figures(contender) for contender in (*own, peer)},
+        long_step=step,
+        starts={contender.name: run.start(contender) for contender in (*own, peer) if not contender.only_decodes},
         generate={} if options.quick else direct.measure(model, options.threads, dtype, kept, say),
     )
 
@@ -90,8 +93,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _plan(options: argparse.Namespace, model: Path, vllm: Path, dtype: str) -> Plan:
-    ours = identity_of(Path(octavo_engine.__file__).parent)
+def _plan(options: argparse.Namespace, model: Path, vllm: Path, dtype: str, ours: str) -> Plan:
+    """`ours`: the identity of our own sources."""
     no_drafts = servers.octavo(model, options.threads, "--num-speculative-tokens", 0, name=servers.NO_DRAFTS)
     cache = peers.cache_folder() / "benchmarks" / "vllm-cache"
     identity = f"{peers.VLLM.key}, {dtype}" + ", not compiled" * options.quick

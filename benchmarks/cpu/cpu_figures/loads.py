@@ -46,13 +46,12 @@ DECODES = tuple(
 )
 LONG = Load("16 streams of 512/64", 16, 32, 512, 64)
 PROMPT = Load("a prompt of 1,024", 1, 4, 1024, 1)
-CONTEXT = Load("32 streams at 1,024", 32, 32, 992, 64)
 # The first four find nothing cached, the others the prefix.
 PREFIX = Load("a shared prefix of 1,000", 4, 12, 64, 32, prefix_tokens=1000)
 # Questions, texts to correct and to sum up, JSON and code to write: what assistants are asked.
 CHATS = Load("8 streams of chats", 8, 16, 0, 128, texts="chats.jsonl")
 
-FULL = (*DECODES, CHATS, LONG, PROMPT, PREFIX, CONTEXT)
+FULL = (*DECODES, CHATS, LONG, PROMPT, PREFIX)
 QUICK = (
     Load(DECODES[0].name, 1, 2, 128, 32),
     Load(DECODES[1].name, 8, 8, 128, 32),

@@ -26,6 +26,7 @@ class Outcome:
     limits: Limits
     cost: ModelCost
     figures: Mapping[str, Mapping[str, Figures]]
+    long_step: float | None  # seconds; None when it was left out
     starts: Mapping[str, Start]  # of those whose start was measured
     generate: Mapping[int, measurement.Figures]  # by streams; empty when it was left out
 
@@ -41,6 +42,7 @@ class Outcome:
                 octavo_start=self.starts[OCTAVO],
                 peer_start=self.starts[VLLM],
                 pool_bytes=POOL_BYTES,
+                long_step=self.long_step,
             )
         )
 
@@ -58,6 +60,7 @@ class Outcome:
             "rounds": self.rounds,
             "machine": dict(self.machine) | {"limits": asdict(self.limits)},
             "goals": [asdict(goal) | {"verdict": goal.verdict} for goal in self.goals()],
+            "long_step": self.long_step,
             "starts": {name: asdict(start) for name, start in self.starts.items()},
             "figures": {
                 name: {load: asdict(found) for load, found in by_load.items()} for name, by_load in self.figures.items()
