@@ -23,5 +23,6 @@ def stepped(model: Path, threads: int, cache_bytes: int = 64 << 20, guesses: int
         max_model_len=512,
         kv_cache_memory_bytes=cache_bytes,
         num_speculative_tokens=guesses,
+        max_step_seconds=3600.0,  # prompts are computed in as many steps on every machine
     )
     return assemble(config, load_tokenizer(str(model)), Unrecorded())
