@@ -138,9 +138,7 @@ def assemble(
                 plan = replace(plan, blocks=min(plan.blocks, others.blocks))
             caches = make_caches(config, platform, decoder.spec, num_blocks=plan.blocks, ranks=ranks, pages=pages)
     machine = device_rates or measured(platform, on_phase)  # a host's pages are all there by now
-    cost = cost_of(
-        heaviest(spec, config.tensor_parallel_size).spec, dtype.itemsize, cached=cached_width(config, dtype.itemsize)
-    )
+    cost = cost_of_a_rank(spec, config, dtype.itemsize)
     graphs = graphed_steps(config, platform, decoder, caches, needs.max_model_len)
     engine = build_engine(
         config,
@@ -170,6 +168,11 @@ def assemble(
         graphs=graphs,
         errand=None if graphs is None else capture_of(graphs, engine, on_phase, ranks),
     )
+
+
+def cost_of_a_rank(spec: ModelSpec, config: EngineConfig, width: int) -> ModelCost:
+    """Of the one that the others wait for."""
+    return cost_of(heaviest(spec, config.tensor_parallel_size).spec, width, cached=cached_width(config, width))
 
 
 def tell_of(spec: ModelSpec, config: EngineConfig, max_model_len: int) -> None:

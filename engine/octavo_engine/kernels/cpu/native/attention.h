@@ -101,7 +101,7 @@ private:
 // Computes a planned step, with each thread of the team; it is done when all of them have returned.
 // query [tokens][query heads][dim], `stride` numbers from token to token; out [tokens][query heads][dim].
 template <typename T>
-void attend(Team team, const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys, const T* values,
-            T* out);
+void attend(Team team, const AttentionStep& step, Plan& plan, const T* query, int64_t stride, const T* keys,
+            const T* values, T* out);
 
 }  // namespace octavo

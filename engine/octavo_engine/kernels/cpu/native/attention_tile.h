@@ -365,7 +365,7 @@ void add_wide_rows(const Job<T>& job, const Workspace<T>& work, const Wide* quer
     for (int64_t i = 0; i < rows; ++i) {
         float* of = scores + i * KEYS;
         shrink[i] = weigh(job, to, row + i, first_key, of, weights);
-        for (int64_t key = 0; key < KEYS; key += LANES) store(of + key, load(weights + key));  // rounded, as products are
+        for (int64_t key = 0; key < KEYS; key += LANES) store(of + key, load(weights + key));  // as rounded
     }
     for (int64_t i = 0; i < rows; i += PRODUCT_ROWS)
         multiply<Wide, true, PRODUCT_ROWS>(std::min(PRODUCT_ROWS, rows - i),
@@ -401,7 +401,8 @@ void add_tile(const Job<T>& job, Workspace<T>& work, Softmaxes to, int64_t head,
     const ValueColumns<T> values(tile, head, work.last_values), next_values(next, head, nullptr);
     if constexpr (WIDENS<T>)
         if (is_widened<T>(rows, work.dim))
-            return add_wide_tile<T>(job, work, to, head, first_key, tile.count, {keys, next_keys}, {values, next_values});
+            return add_wide_tile<T>(job, work, to, head, first_key, tile.count, {keys, next_keys},
+                                    {values, next_values});
     for (int64_t block = 0; block < blocks; ++block) {
         const int64_t row = rows * block / blocks, end = rows * (block + 1) / blocks;
         if (first_key <= job.position(end - 1))
@@ -433,8 +434,8 @@ void gather_queries(const Job<T>& job, const T* query, int64_t stride, Workspace
     for (int64_t kv_head = 0; kv_head < job.kv_heads; ++kv_head)
         for (int64_t i = 0; i < job.tile.count; ++i, to += group * dim)
             std::copy_n(first + i * stride + kv_head * group * dim, group * dim, to);
-    if (WIDENS<T> && is_widened<T>(job.rows(), dim))
-        for (int64_t i = 0; i < work.rows * dim; i += LANES) store(&work.wide_queries[i].number, load(work.queries + i));
+    if (!is_widened<T>(job.rows(), dim)) return;
+    for (int64_t i = 0; i < work.rows * dim; i += LANES) store(&work.wide_queries[i].number, load(work.queries + i));
 }
 
 // One row's sums, weighed, are its output.
